@@ -1,0 +1,4 @@
+//! The node agent: takes attempts from the scheduler, runs each in a sandbox, reports what the
+//! kernel says happened.
+
+pub mod sandbox;

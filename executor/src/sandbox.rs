@@ -1,0 +1,194 @@
+//! What every backend offers. The agent half of the executor (link, lifecycle, attempts) sees
+//! sandboxes only through these traits; what a backend cannot do is refused by name.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::os::fd::OwnedFd;
+
+use rollout::quantity::Limit;
+use rollout::{Bytes, Millis};
+
+/// Makes sandboxes. One per executor and backend kind.
+#[tonic::async_trait]
+pub trait Backend: Send + Sync + fmt::Debug {
+    /// Creates a sandbox whose init runs and whose walls all stand. On any error nothing is left:
+    /// provisioning is one block with one failure path.
+    async fn create(&self, spec: SandboxSpec) -> Result<Box<dyn Sandbox>, CreateError>;
+
+    /// Sandboxes alive, and how many could be (the tightest ceiling).
+    fn ceilings(&self) -> Ceilings;
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Ceilings {
+    pub sandboxes: u32,
+    /// The largest `limit.disk` that can be enforced.
+    pub disk_limit_max: Bytes,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SandboxSpec {
+    /// Unique in this executor's life; `[a-z0-9-]`, at most 63 bytes. Names the directory and
+    /// the cgroups.
+    pub id: String,
+    /// `host` or `dir:/absolute/path`.
+    pub image: String,
+    pub limits: Limit,
+    /// The user that owns `workdir`, by name (looked up in the image's /etc/passwd, `rollout` is
+    /// always there with uid 1000) or as a decimal uid.
+    pub user: String,
+    /// Made if missing, owned by `user`.
+    pub workdir: String,
+}
+
+/// Why a sandbox could not be made. `code()` is the stable code.
+#[derive(Debug, thiserror::Error)]
+pub enum CreateError {
+    /// The image cannot be used: unreadable, no shell, unsafe root. Code `bad_rootfs`.
+    #[error("image `{image}` cannot be used as a root: {problem}")]
+    BadRootfs { image: String, problem: String },
+    /// A guarantee this host cannot give. Code `not_enforceable`.
+    #[error("this host cannot enforce {guarantee}: {problem}")]
+    NotEnforceable { guarantee: &'static str, problem: String },
+    /// No room now: names the ceiling, its value and the use. Code `node_busy`.
+    #[error("{ceiling} is at its limit: {used} of {limit}")]
+    Busy { ceiling: &'static str, used: u64, limit: u64 },
+    /// The user does not exist in the image. Code `unknown_user`.
+    #[error("user `{user}` is not in /etc/passwd of image `{image}`")]
+    UnknownUser { user: String, image: String },
+    /// A system call or the broker failed. Code `start_failed`.
+    #[error("{action}: {source}")]
+    Failed { action: String, source: std::io::Error },
+}
+
+/// A live sandbox. Dropping it without [`destroy`](Sandbox::destroy) still tears it down, in the
+/// background; `destroy` is the one path and waits until nothing is left.
+#[tonic::async_trait]
+pub trait Sandbox: Send + Sync + fmt::Debug {
+    /// Digest of the base: `host:<hash>` or `dir:<hash>`.
+    fn image_digest(&self) -> &str;
+
+    /// Writes a file before or between steps. The path is resolved beneath the sandbox's root,
+    /// never outside, never through a symlink that the sandbox made; parents are created, owned
+    /// by `owner`. Replaces what is there.
+    async fn write_file(
+        &self,
+        path: &str,
+        content: FileSource,
+        mode: u32,
+        owner: &str,
+    ) -> Result<(), FileError>;
+
+    /// Makes an empty directory owned by `owner`, removing what was there (a file, a symlink, a
+    /// tree).
+    async fn reset_dir(&self, path: &str, mode: u32, owner: &str) -> Result<(), FileError>;
+
+    /// Opens a regular file for reading, beneath the root, no symlink followed, without blocking
+    /// on a FIFO. `None` if nothing is there. Relative paths start at `workdir` of the spec.
+    async fn open_file(&self, path: &str) -> Result<Option<(std::fs::File, Bytes)>, FileError>;
+
+    /// Starts a process as `user`. Exactly fds 0 (from /dev/null), 1 and 2 are open in it.
+    async fn spawn(&self, spawn: Spawn) -> Result<Box<dyn Process>, SpawnError>;
+
+    /// Kills every process but init and waits until they are gone (bounded; past the bound the
+    /// error says how many are left).
+    async fn kill_all(&self) -> Result<(), std::io::Error>;
+
+    /// Counters of the kernel since the sandbox was made.
+    fn stats(&self) -> Stats;
+
+    /// Rewrites the cgroup limits for the next step of the chain. The disk limit is fixed.
+    async fn set_limits(&self, limits: Limit) -> Result<(), std::io::Error>;
+
+    /// Resolves when the sandbox is dead for a reason of its own (init gone, broker gone).
+    async fn died(&self) -> String;
+
+    /// Ends everything: processes, mounts, network namespace, cgroups, disk image, directory.
+    /// Goes on past a failing item and reports it.
+    async fn destroy(self: Box<Self>) -> Result<(), DestroyError>;
+}
+
+#[derive(Debug)]
+pub enum FileSource {
+    Bytes(Vec<u8>),
+    /// Copied from its start.
+    File(std::fs::File),
+}
+
+#[derive(Debug, thiserror::Error)]
+pub enum FileError {
+    /// A directory, a FIFO, a device, a socket, a symlink. Says which.
+    #[error("`{path}` is a {found}, not a regular file")]
+    NotAFile { path: String, found: &'static str },
+    #[error("`{path}` leads out of the sandbox or through a symlink")]
+    Escapes { path: String },
+    #[error("`{path}` cannot be a path here: {problem}")]
+    BadPath { path: String, problem: &'static str },
+    /// The workspace is full (`ENOSPC` or quota).
+    #[error("no space left in the workspace for `{path}`")]
+    Full { path: String },
+    #[error("`{path}`: {source}")]
+    Io { path: String, source: std::io::Error },
+}
+
+#[derive(Debug)]
+pub struct Spawn {
+    pub argv: Vec<String>,
+    /// The whole environment; nothing is inherited.
+    pub env: BTreeMap<String, String>,
+    pub cwd: String,
+    pub user: String,
+    /// Write ends; the read ends belong to the caller's capture.
+    pub stdout: OwnedFd,
+    pub stderr: OwnedFd,
+}
+
+#[derive(Debug, thiserror::Error)]
+pub enum SpawnError {
+    /// As the kernel answered execve: not found, not executable, bad format, too long.
+    #[error("cannot run `{program}`: {source}")]
+    Exec { program: String, source: std::io::Error },
+    /// pids limit reached, memory limit reached, cwd missing, unknown user.
+    #[error("cannot start a process in the sandbox: {action}: {source}")]
+    Setup { action: String, source: std::io::Error },
+    #[error("the sandbox is dead: {reason}")]
+    Dead { reason: String },
+}
+
+/// A process in a sandbox.
+#[tonic::async_trait]
+pub trait Process: Send + Sync + fmt::Debug {
+    /// The status from the kernel; may be called again and gives the same.
+    async fn wait(&self) -> Result<Exit, SpawnError>;
+    /// To the process's group.
+    async fn signal(&self, signal: i32) -> Result<(), std::io::Error>;
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Exit {
+    Code(i32),
+    Signal(i32),
+}
+
+/// None = not measured on this host.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Stats {
+    pub oom_kills: Option<u64>,
+    /// Forks refused by the pids limit.
+    pub pids_denied: Option<u64>,
+    pub cpu: Option<Millis>,
+    pub memory_peak: Option<Bytes>,
+    /// Bytes in the writable layer now, and its size.
+    pub disk_used: Option<Bytes>,
+    pub disk_size: Option<Bytes>,
+    /// Inodes free in the writable layer.
+    pub inodes_free: Option<u64>,
+}
+
+/// Items that would not go. Census finds them again at the next start.
+#[derive(Debug, thiserror::Error)]
+#[error("sandbox {id}: not removed: {}", left.join("; "))]
+pub struct DestroyError {
+    pub id: String,
+    pub left: Vec<String>,
+}

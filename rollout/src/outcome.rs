@@ -1,0 +1,81 @@
+//! What an attempt reports when it ends. Executors make these, the scheduler stores them, the
+//! recorder turns them into rows.
+
+use serde::{Deserialize, Serialize};
+
+use crate::failure::Failure;
+use crate::quantity::Bytes;
+use crate::time::{Millis, Timestamp};
+
+/// The end of one attempt. `failure` is none iff the step did what it should.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Outcome {
+    pub failure: Option<Failure>,
+    /// From the kernel; none if the process never ran, was killed by a signal, or its status is
+    /// unknown. A missing exit code stays missing.
+    pub exit_code: Option<i32>,
+    pub signal: Option<i32>,
+    /// The kernel killed a process of the sandbox at its memory limit.
+    pub oom: bool,
+    /// The executor's deadline ended it. Exit code 124 alone is no proof of a timeout.
+    pub timed_out: bool,
+    pub stdout: Captured,
+    pub stderr: Captured,
+    pub artifacts: Vec<Artifact>,
+    /// Only from graders.
+    pub reward: Option<Reward>,
+    pub times: Times,
+    pub usage: Usage,
+    /// Digest of what the sandbox was based on: `host:<hash>`, `dir:<hash>`, `sha256:<hex>`.
+    pub image_digest: String,
+}
+
+/// A captured stream, stored as a blob.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct Captured {
+    /// sha256 of the stored bytes, hex; none if nothing was written.
+    pub sha256: Option<String>,
+    pub stored: Bytes,
+    /// Bytes the process wrote, kept or not.
+    pub written: Bytes,
+    /// Output past the cap was dropped and counted.
+    pub truncated: bool,
+}
+
+/// A declared output, stored as a blob.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Artifact {
+    pub name: String,
+    pub media_type: String,
+    pub size: Bytes,
+    /// Hex.
+    pub sha256: String,
+}
+
+/// A reward the grader gave: finite, inside `range`.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Reward {
+    pub value: f32,
+    /// The other keys of the reward file, in its order.
+    pub components: Vec<(String, f64)>,
+}
+
+/// Points in wall time, for columns. Lengths are measured on the monotonic clock.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct Times {
+    /// The executor took the attempt.
+    pub taken_at: Timestamp,
+    /// The sandbox was ready and the command started; none if it never did.
+    pub started_at: Option<Timestamp>,
+    pub ended_at: Timestamp,
+    pub boot: Option<Millis>,
+    pub run: Option<Millis>,
+}
+
+/// None = not measured, never 0.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct Usage {
+    pub cpu: Option<Millis>,
+    pub memory_peak: Option<Bytes>,
+    pub disk_peak: Option<Bytes>,
+}

@@ -1,0 +1,381 @@
+//! The checked plan of a job: what a valid spec means. Made by `spec::check`, read by everyone.
+//!
+//! Every entry is already valid: names parse, indices point, the DAG has no cycle and `steps` is
+//! in a topological order. Inner code takes these types and re-checks nothing.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use crate::ids::StepIndex;
+use crate::name::Name;
+use crate::quantity::{Bytes, Resources};
+use crate::time::Millis;
+
+/// The most steps a job may have.
+pub const STEPS_MAX: usize = 64;
+
+#[derive(Debug, Clone, PartialEq)]
+pub struct JobPlan {
+    pub name: Name,
+    pub project: Option<String>,
+    pub labels: BTreeMap<String, String>,
+    pub tasks: TasksPlan,
+    pub group: GroupPlan,
+    pub admission: AdmissionPlan,
+    /// In a topological order of `needs`; 1..=[`STEPS_MAX`].
+    pub steps: Vec<StepPlan>,
+    pub output: OutputPlan,
+    pub timeout: Option<Millis>,
+    /// `sha256:<hex>` over the canonical JSON of the document (defaults not merged in).
+    pub spec_hash: String,
+}
+
+#[derive(Debug, Clone, PartialEq)]
+pub struct TasksPlan {
+    pub source: TaskSource,
+    /// None: `row-<index>`.
+    pub id: Option<Template>,
+    pub split: Split,
+    pub epochs: u32,
+    /// Columns the spec looks up by `${row.…}` or names in `output.columns`: each row must have
+    /// them.
+    pub columns_used: Vec<String>,
+}
+
+#[derive(Debug, Clone, PartialEq)]
+pub enum TaskSource {
+    /// Rows as written, JSON objects.
+    Inline(Vec<serde_json::Map<String, Value>>),
+    /// A path relative to the spec file; the client uploads it.
+    Jsonl { path: String },
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Split {
+    Train,
+    Eval,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct GroupPlan {
+    /// Members delivered, 1..=1024.
+    pub size: u32,
+    /// Fewest valid rewards for a usable group, 1..=size.
+    pub min_valid: u32,
+    pub on_incomplete: OnIncomplete,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum OnIncomplete {
+    /// Deliver what there is, marked short.
+    Deliver,
+    /// Below `min_valid` the group closes as dropped; its rows are not trainable.
+    Drop,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct AdmissionPlan {
+    /// Rollouts alive at once.
+    pub max_running: u32,
+    /// 0..=100, larger first.
+    pub priority: u8,
+}
+
+#[derive(Debug, Clone, PartialEq)]
+pub struct OutputPlan {
+    /// As written; the client makes a local path absolute before it submits.
+    pub table: Option<Template>,
+    pub shard: ShardPlan,
+    /// Task columns copied into `task_row`.
+    pub columns: Vec<String>,
+    /// Whether rows of table `artifacts` are written.
+    pub artifacts: bool,
+}
+
+/// Seal at the first one reached; a group is never split.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ShardPlan {
+    pub rows: u32,
+    pub bytes: Bytes,
+    pub flush: Millis,
+}
+
+impl Default for ShardPlan {
+    fn default() -> Self {
+        Self { rows: 256, bytes: Bytes(64 << 20), flush: Millis(30_000) }
+    }
+}
+
+#[derive(Debug, Clone, PartialEq)]
+pub struct StepPlan {
+    pub name: Name,
+    pub kind: StepKind,
+    /// Direct needs, ascending.
+    pub needs: Vec<StepIndex>,
+    pub origin: Origin,
+    pub command: CommandPlan,
+    pub image: Template,
+    pub user: String,
+    pub workdir: String,
+    pub env: BTreeMap<String, Template>,
+    pub files: Vec<FilePlan>,
+    pub inputs: Vec<InputPlan>,
+    pub outputs: Vec<OutputDecl>,
+    pub resources: ResourcesPlan,
+    pub timeout: Field<Millis>,
+    pub start_timeout: Field<Millis>,
+    pub grace: Field<Millis>,
+    pub retry: RetryPlan,
+    /// Iff `kind` is [`StepKind::Grader`].
+    pub grader: Option<GraderPlan>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum StepKind {
+    Run,
+    Agent,
+    Grader,
+}
+
+impl StepKind {
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Run => "run",
+            Self::Agent => "agent",
+            Self::Grader => "grader",
+        }
+    }
+}
+
+/// Where the step's workspace comes from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Origin {
+    /// A new sandbox from the image.
+    Image,
+    /// Goes on in the live sandbox of this (directly needed) step. At most one step continues
+    /// another.
+    Live(StepIndex),
+}
+
+#[derive(Debug, Clone, PartialEq)]
+pub enum CommandPlan {
+    /// `/bin/sh -e` text, never expanded.
+    Shell(String),
+    Argv(Vec<Template>),
+}
+
+/// Text with `${…}` lookups.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Template(pub Vec<Piece>);
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Piece {
+    Literal(String),
+    /// The path of a lookup, such as `["row", "n"]`.
+    Lookup(Vec<String>),
+}
+
+impl Template {
+    pub fn literal(text: impl Into<String>) -> Self {
+        Self(vec![Piece::Literal(text.into())])
+    }
+    /// The text, if nothing needs to be looked up.
+    pub fn as_literal(&self) -> Option<&str> {
+        match self.0.as_slice() {
+            [] => Some(""),
+            [Piece::Literal(text)] => Some(text),
+            _ => None,
+        }
+    }
+}
+
+/// A quantity that is fixed, or looked up per row.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Field<T> {
+    Fixed(T),
+    PerRow(Template),
+}
+
+impl<T> From<T> for Field<T> {
+    fn from(value: T) -> Self {
+        Self::Fixed(value)
+    }
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum ResourcesPlan {
+    Fixed(Resources),
+    /// Entries in the order request cpu, memory, disk, limit cpu, memory, disk, pids.
+    PerRow(Box<[Field<u64>; 7]>),
+}
+
+#[derive(Debug, Clone, PartialEq)]
+pub struct FilePlan {
+    pub path: Template,
+    pub content: FileContent,
+    /// Permission bits, as in 0o644.
+    pub mode: u32,
+}
+
+#[derive(Debug, Clone, PartialEq)]
+pub enum FileContent {
+    Text(Template),
+    /// A client file, relative to the spec file; uploaded as a blob.
+    Client {
+        path: String,
+    },
+}
+
+/// A file placed before start: output `output` of step `step`. Absent if that output is missing.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct InputPlan {
+    pub step: StepIndex,
+    pub output: Name,
+    pub path: String,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct OutputDecl {
+    pub name: Name,
+    pub source: OutputSource,
+    pub media_type: String,
+    pub max_bytes: Bytes,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum OutputSource {
+    /// A file; relative to the step's workdir.
+    Path(String),
+    /// Standard output of this shell text, run in the same sandbox after the work.
+    Command(String),
+}
+
+/// `limit` does not count the first attempt.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RetryPlan {
+    pub limit: u32,
+    pub backoff: Millis,
+    pub max_backoff: Millis,
+}
+
+impl Default for RetryPlan {
+    fn default() -> Self {
+        Self { limit: 3, backoff: Millis(5_000), max_backoff: Millis(300_000) }
+    }
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct GraderPlan {
+    pub source: RewardSource,
+    pub range: Option<(f64, f64)>,
+    pub regrades: u32,
+    pub on_agent_timeout: OnAgentTimeout,
+    pub on_timeout: OnGraderTimeout,
+}
+
+impl GraderPlan {
+    /// Rewards at or above this count as a success for pass@k.
+    pub fn success_at(&self) -> f64 {
+        self.range.map_or(1.0, |(_, top)| top)
+    }
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum RewardSource {
+    /// The first of `paths` that exists; `.json` files are an object or a number, others a single
+    /// number. `key` none: `reward`, or the only key.
+    File { paths: Vec<String>, key: Option<String> },
+    /// Exit code -> reward.
+    Exit(BTreeMap<i32, f64>),
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum OnAgentTimeout {
+    Grade,
+    Zero,
+    Invalid,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum OnGraderTimeout {
+    Invalid,
+    Zero,
+}
+
+impl JobPlan {
+    pub fn step(&self, index: StepIndex) -> &StepPlan {
+        &self.steps[usize::from(index.0)]
+    }
+
+    pub fn step_indices(&self) -> impl DoubleEndedIterator<Item = StepIndex> + use<> {
+        (0..u8::try_from(self.steps.len()).unwrap_or(u8::MAX)).map(StepIndex)
+    }
+
+    /// The step that goes on in the live sandbox of `index`, if any.
+    pub fn continuation(&self, index: StepIndex) -> Option<StepIndex> {
+        self.step_indices().find(|&i| self.step(i).origin == Origin::Live(index))
+    }
+
+    /// The first step of the chain of live sandboxes that `index` belongs to.
+    pub fn chain_head(&self, mut index: StepIndex) -> StepIndex {
+        while let Origin::Live(previous) = self.step(index).origin {
+            index = previous;
+        }
+        index
+    }
+
+    /// The chain from its head on: steps that use one sandbox in turn.
+    pub fn chain(&self, head: StepIndex) -> Vec<StepIndex> {
+        std::iter::successors(Some(head), |&i| self.continuation(i)).collect()
+    }
+}
+
+/// A step with every lookup done: what the scheduler sends to an executor.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct ResolvedStep {
+    pub name: Name,
+    pub kind: StepKind,
+    pub command: ResolvedCommand,
+    pub image: String,
+    pub user: String,
+    pub workdir: String,
+    pub env: BTreeMap<String, String>,
+    pub files: Vec<ResolvedFile>,
+    pub outputs: Vec<OutputDecl>,
+    /// Of the sandbox: the maximum over the steps of its chain.
+    pub resources: Resources,
+    pub timeout: Millis,
+    pub start_timeout: Millis,
+    pub grace: Millis,
+    pub grader: Option<GraderPlan>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ResolvedCommand {
+    Shell(String),
+    Argv(Vec<String>),
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ResolvedFile {
+    pub path: String,
+    pub content: ResolvedContent,
+    pub mode: u32,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ResolvedContent {
+    Text(String),
+    /// sha256 hex of a blob.
+    Blob(String),
+}

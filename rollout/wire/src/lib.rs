@@ -1,0 +1,18 @@
+//! The wire: generated messages and services, and the only two places that turn them into domain
+//! types ([`from_wire`]) and back ([`to_wire`]). Nothing else lives here.
+
+pub mod from_wire;
+pub mod to_wire;
+
+/// Generated from `rollout/proto/rollyard/v1`.
+#[allow(clippy::all, clippy::pedantic, missing_debug_implementations, unused_qualifications)]
+pub mod v1 {
+    tonic::include_proto!("rollyard.v1");
+}
+
+/// The largest gRPC message either side accepts, in bytes: files of one step (16 MiB) and room.
+pub const MESSAGE_BYTES_MAX: usize = 32 << 20;
+
+/// Metadata keys of an error: the stable code, and what to do.
+pub const CODE_METADATA: &str = "rollyard-code";
+pub const HINT_METADATA: &str = "rollyard-hint";

@@ -1,0 +1,165 @@
+//! Domain types -> wire messages. Total: every domain value has a wire form.
+
+use rollout::failure::Failure;
+use rollout::outcome::{Artifact, Captured, Outcome, Reward, Times, Usage};
+use rollout::plan::{
+    GraderPlan, OnAgentTimeout, OnGraderTimeout, OutputDecl, OutputSource, ResolvedCommand, ResolvedContent,
+    ResolvedFile, ResolvedStep, RewardSource,
+};
+use rollout::{AttemptId, Resources};
+
+use crate::v1;
+
+pub fn attempt(id: AttemptId) -> v1::AttemptRef {
+    v1::AttemptRef { rollout: id.rollout.to_string(), step: u32::from(id.step.0), attempt: id.attempt }
+}
+
+pub fn failure(failure: &Failure) -> v1::Failure {
+    v1::Failure {
+        code: failure.code.to_string(),
+        domain: failure.domain.to_string(),
+        message: failure.message.clone(),
+    }
+}
+
+pub fn resources(resources: &Resources) -> v1::Resources {
+    let Resources { request, limit } = resources;
+    v1::Resources {
+        request_cpu_milli: request.cpu.0,
+        request_memory_bytes: request.memory.0,
+        request_disk_bytes: request.disk.0,
+        limit_cpu_milli: limit.cpu.0,
+        limit_memory_bytes: limit.memory.0,
+        limit_disk_bytes: limit.disk.0,
+        limit_pids: limit.pids,
+    }
+}
+
+pub fn step(step: &ResolvedStep) -> v1::Step {
+    v1::Step {
+        name: step.name.to_string(),
+        kind: step.kind.as_str().to_owned(),
+        command: Some(match &step.command {
+            ResolvedCommand::Shell(text) => v1::step::Command::Shell(text.clone()),
+            ResolvedCommand::Argv(items) => v1::step::Command::Argv(v1::Argv { items: items.clone() }),
+        }),
+        image: step.image.clone(),
+        user: step.user.clone(),
+        workdir: step.workdir.clone(),
+        env: step.env.clone(),
+        files: step.files.iter().map(file).collect(),
+        outputs: step.outputs.iter().map(output).collect(),
+        resources: Some(resources(&step.resources)),
+        timeout_ms: step.timeout.0,
+        start_timeout_ms: step.start_timeout.0,
+        grace_ms: step.grace.0,
+        grader: step.grader.as_ref().map(grader),
+    }
+}
+
+fn file(file: &ResolvedFile) -> v1::File {
+    v1::File {
+        path: file.path.clone(),
+        content: Some(match &file.content {
+            ResolvedContent::Text(text) => v1::file::Content::Text(text.clone()),
+            ResolvedContent::Blob(sha256) => v1::file::Content::BlobSha256(sha256.clone()),
+        }),
+        mode: file.mode,
+    }
+}
+
+fn output(output: &OutputDecl) -> v1::Output {
+    v1::Output {
+        name: output.name.to_string(),
+        source: Some(match &output.source {
+            OutputSource::Path(path) => v1::output::Source::Path(path.clone()),
+            OutputSource::Command(text) => v1::output::Source::Command(text.clone()),
+        }),
+        media_type: output.media_type.clone(),
+        max_bytes: output.max_bytes.0,
+    }
+}
+
+fn grader(grader: &GraderPlan) -> v1::Grader {
+    v1::Grader {
+        source: Some(match &grader.source {
+            RewardSource::File { paths, key } => {
+                v1::grader::Source::File(v1::RewardFile { paths: paths.clone(), key: key.clone() })
+            }
+            RewardSource::Exit(rewards) => {
+                v1::grader::Source::Exit(v1::RewardExit { rewards: rewards.clone() })
+            }
+        }),
+        range: grader.range.map(|(low, high)| v1::Range { low, high }),
+        regrades: grader.regrades,
+        on_agent_timeout: match grader.on_agent_timeout {
+            OnAgentTimeout::Grade => "grade",
+            OnAgentTimeout::Zero => "zero",
+            OnAgentTimeout::Invalid => "invalid",
+        }
+        .to_owned(),
+        on_timeout: match grader.on_timeout {
+            OnGraderTimeout::Invalid => "invalid",
+            OnGraderTimeout::Zero => "zero",
+        }
+        .to_owned(),
+    }
+}
+
+pub fn outcome(outcome: &Outcome) -> v1::Outcome {
+    v1::Outcome {
+        failure: outcome.failure.as_ref().map(failure),
+        exit_code: outcome.exit_code,
+        signal: outcome.signal,
+        oom: outcome.oom,
+        timed_out: outcome.timed_out,
+        stdout: Some(captured(&outcome.stdout)),
+        stderr: Some(captured(&outcome.stderr)),
+        artifacts: outcome.artifacts.iter().map(artifact).collect(),
+        reward: outcome.reward.as_ref().map(reward),
+        times: Some(times(&outcome.times)),
+        usage: Some(usage(&outcome.usage)),
+        image_digest: outcome.image_digest.clone(),
+    }
+}
+
+fn captured(captured: &Captured) -> v1::Captured {
+    v1::Captured {
+        sha256: captured.sha256.clone(),
+        stored_bytes: captured.stored.0,
+        written_bytes: captured.written.0,
+        truncated: captured.truncated,
+    }
+}
+
+fn artifact(artifact: &Artifact) -> v1::Artifact {
+    v1::Artifact {
+        name: artifact.name.clone(),
+        media_type: artifact.media_type.clone(),
+        size: artifact.size.0,
+        sha256: artifact.sha256.clone(),
+    }
+}
+
+fn reward(reward: &Reward) -> v1::Reward {
+    let component = |(name, value): &(String, f64)| v1::Component { name: name.clone(), value: *value };
+    v1::Reward { value: reward.value, components: reward.components.iter().map(component).collect() }
+}
+
+fn times(times: &Times) -> v1::Times {
+    v1::Times {
+        taken_at_us: times.taken_at.0,
+        started_at_us: times.started_at.map(|t| t.0),
+        ended_at_us: times.ended_at.0,
+        boot_ms: times.boot.map(|m| m.0),
+        run_ms: times.run.map(|m| m.0),
+    }
+}
+
+fn usage(usage: &Usage) -> v1::Usage {
+    v1::Usage {
+        cpu_ms: usage.cpu.map(|m| m.0),
+        memory_peak_bytes: usage.memory_peak.map(|b| b.0),
+        disk_peak_bytes: usage.disk_peak.map(|b| b.0),
+    }
+}

@@ -1,0 +1,55 @@
+//! What the core wants done, once its records are stored.
+
+use rollout::{AttemptId, FailureCode, Generation, GroupId, IncarnationId, JobId, NodeId};
+
+#[derive(Debug, Clone, PartialEq)]
+pub enum Command {
+    /// Read the rows of groups `first..first + count` and answer with `GroupsExpanded`.
+    Expand {
+        job: JobId,
+        first: u32,
+        count: u32,
+    },
+    Start {
+        to: Target,
+        attempt: AttemptId,
+        /// Continue in the sandbox of this attempt.
+        continue_from: Option<AttemptId>,
+        /// Keep the sandbox after a successful end for the next step of the chain.
+        keep: bool,
+    },
+    Kill {
+        to: Target,
+        attempt: AttemptId,
+        code: FailureCode,
+        reason: String,
+    },
+    /// The kept sandbox is not needed any more.
+    Release {
+        to: Target,
+        attempt: AttemptId,
+    },
+    /// The end is stored (or fenced): the executor may forget it.
+    AckEnded {
+        to: Target,
+        attempt: AttemptId,
+    },
+    /// Write the rows of this closed group under this `seq`.
+    Record {
+        group: GroupId,
+        seq: i64,
+    },
+    /// This incarnation is over: close its stream; what it holds kills itself.
+    Disconnect {
+        node: NodeId,
+        incarnation: IncarnationId,
+        reason: String,
+    },
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Target {
+    pub node: NodeId,
+    pub incarnation: IncarnationId,
+    pub generation: Generation,
+}

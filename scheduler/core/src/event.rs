@@ -1,0 +1,139 @@
+//! What the shell tells the core.
+
+use std::sync::Arc;
+
+use rollout::outcome::Outcome;
+use rollout::plan::JobPlan;
+use rollout::quantity::Request;
+use rollout::{
+    AttemptId, Bytes, FailureCode, Generation, GroupId, IncarnationId, JobId, NodeId, Resources, Timestamp,
+};
+
+/// Something that happened. Late, duplicate and stale events are normal: they have a name
+/// (`Record::Fenced`), are counted, and change nothing.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Event {
+    JobSubmitted {
+        job: JobId,
+        plan: Arc<JobPlan>,
+        /// Groups the job expands to: rows x epochs.
+        groups_total: u32,
+        created_at: Timestamp,
+    },
+    /// Cancelled by a caller, or by the job's own `timeout`.
+    JobCancelled {
+        job: JobId,
+        code: FailureCode,
+        reason: String,
+    },
+    /// Answer to [`Command::Expand`](crate::Command::Expand): groups `first..first + groups.len()`.
+    GroupsExpanded {
+        job: JobId,
+        first: u32,
+        groups: Vec<ExpandedGroup>,
+    },
+    /// An executor said hello. A new incarnation of a known node ends the old one.
+    NodeAttached {
+        node: NodeId,
+        incarnation: IncarnationId,
+        capacity: Capacity,
+        held: Vec<Held>,
+    },
+    /// Its stream broke; its lease goes on until the deadline.
+    NodeDetached {
+        node: NodeId,
+        incarnation: IncarnationId,
+    },
+    Heartbeat {
+        node: NodeId,
+        incarnation: IncarnationId,
+        measured: Measured,
+    },
+    /// The lease row of this incarnation is not in the store (found by reconcile): as if the
+    /// lease had ended.
+    LeaseMissing {
+        node: NodeId,
+        incarnation: IncarnationId,
+    },
+    AttemptStarted {
+        at: Fence,
+        attempt: AttemptId,
+        started_at: Timestamp,
+    },
+    AttemptEnded {
+        at: Fence,
+        attempt: AttemptId,
+        outcome: Box<Outcome>,
+        kept: bool,
+    },
+    AttemptRefused {
+        at: Fence,
+        attempt: AttemptId,
+        class: RefusalClass,
+        message: String,
+    },
+    /// The recorder sealed the rows of these groups.
+    GroupsSealed {
+        groups: Vec<GroupId>,
+    },
+}
+
+/// Who speaks: reports of another incarnation or an older generation are fenced.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Fence {
+    pub node: NodeId,
+    pub incarnation: IncarnationId,
+    pub generation: Generation,
+}
+
+#[derive(Debug, Clone, PartialEq)]
+pub struct ExpandedGroup {
+    /// Per step, in plan order, where a quantity was looked up in the row; none: as in the plan.
+    pub resources: Option<Vec<Resources>>,
+    /// The row cannot be run (a looked-up quantity is bad): every member ends with this.
+    pub broken: Option<rollout::failure::Failure>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Capacity {
+    /// What can be packed.
+    pub total: Request,
+    /// Sandboxes at once.
+    pub sandboxes: u32,
+    /// The largest `limit.disk` the node can enforce.
+    pub disk_limit_max: Bytes,
+}
+
+/// What the node measured now.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Measured {
+    pub memory_available: Bytes,
+    pub disk_available: Bytes,
+    pub load_milli: u64,
+    pub sandboxes: u32,
+}
+
+/// An attempt an executor still holds when it attaches.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Held {
+    pub attempt: AttemptId,
+    pub generation: Generation,
+    pub phase: HeldPhase,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum HeldPhase {
+    Running,
+    /// Ended, not acknowledged: its `AttemptEnded` follows.
+    Ended,
+    /// Ended and acknowledged; the sandbox waits for the next step of the chain.
+    Kept,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum RefusalClass {
+    Busy,
+    NeverFits,
+    Unhealthy,
+    SandboxGone,
+}

@@ -1,0 +1,96 @@
+//! What the core wants stored. One batch of records is one transaction.
+
+use rollout::failure::{Failure, Status};
+use rollout::outcome::{Outcome, Reward};
+use rollout::state::{GroupClosedAs, JobState, StepState};
+use rollout::{
+    AttemptId, Generation, GroupId, IncarnationId, JobId, NodeId, RolloutId, StepIndex, Timestamp,
+};
+
+#[derive(Debug, Clone, PartialEq)]
+pub enum Record {
+    JobState {
+        job: JobId,
+        state: JobState,
+        reason: String,
+    },
+    /// Groups `first..first + count` were admitted; the job's cursor stands behind them.
+    GroupsAdmitted {
+        job: JobId,
+        first: u32,
+        count: u32,
+    },
+    /// Commit before command: an attempt exists from here on.
+    AttemptPlaced {
+        attempt: AttemptId,
+        generation: Generation,
+        node: NodeId,
+        incarnation: IncarnationId,
+        /// Continues in the sandbox of this attempt.
+        continue_from: Option<AttemptId>,
+    },
+    AttemptStarted {
+        attempt: AttemptId,
+        generation: Generation,
+        started_at: Timestamp,
+    },
+    /// The accepted end of an attempt, from its node or (`node_lost`, `cancelled` before any
+    /// report) from the core.
+    AttemptEnded {
+        attempt: AttemptId,
+        generation: Generation,
+        outcome: Box<Outcome>,
+        kept: bool,
+    },
+    /// A placement that the node refused before anything ran: not an attempt, its row goes.
+    AttemptWithdrawn {
+        attempt: AttemptId,
+        generation: Generation,
+    },
+    /// A step's state, when no attempt record implies it (`Waiting` after a chain restart,
+    /// `Skipped`, `Cancelled`, `Succeeded` and `Failed` when the step is closed for good).
+    StepState {
+        rollout: RolloutId,
+        step: StepIndex,
+        state: StepState,
+    },
+    RolloutEnded {
+        rollout: RolloutId,
+        end: RolloutEnd,
+    },
+    GroupClosed {
+        group: GroupId,
+        seq: i64,
+        closed_as: GroupClosedAs,
+        valid: u32,
+    },
+    /// A node's lease, of its current incarnation. One row per node.
+    Lease {
+        node: NodeId,
+        incarnation: IncarnationId,
+        state: LeaseState,
+    },
+    /// A late or foreign report changed nothing.
+    Fenced {
+        node: NodeId,
+        incarnation: IncarnationId,
+        generation: Generation,
+        attempt: AttemptId,
+    },
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum LeaseState {
+    Alive,
+    Lost,
+}
+
+/// The end of a rollout, once for all.
+#[derive(Debug, Clone, PartialEq)]
+pub struct RolloutEnd {
+    pub status: Status,
+    pub stop_reason: Option<String>,
+    pub failure: Option<Failure>,
+    /// None iff not valid.
+    pub reward: Option<Reward>,
+}

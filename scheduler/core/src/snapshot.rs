@@ -1,0 +1,73 @@
+//! The stored state of the unfinished jobs, as the store reads it back. Restart = restore from
+//! this. Everything else in the core (ready queues, sums, indexes) is derived.
+
+use std::sync::Arc;
+
+use rollout::outcome::Outcome;
+use rollout::plan::JobPlan;
+use rollout::state::{GroupClosedAs, JobState, StepState};
+use rollout::{AttemptId, Generation, IncarnationId, JobId, NodeId, RolloutId, StepIndex, Timestamp};
+
+use crate::event::ExpandedGroup;
+use crate::record::{LeaseState, RolloutEnd};
+
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct Snapshot {
+    pub jobs: Vec<JobSnapshot>,
+    pub nodes: Vec<NodeSnapshot>,
+}
+
+#[derive(Debug, Clone, PartialEq)]
+pub struct JobSnapshot {
+    pub job: JobId,
+    pub plan: Arc<JobPlan>,
+    pub state: JobState,
+    pub reason: String,
+    pub groups_total: u32,
+    /// Groups below this were admitted.
+    pub next_group: u32,
+    /// The next `seq` to give.
+    pub next_seq: i64,
+    pub created_at: Timestamp,
+    /// Groups admitted and not sealed; sealed ones are only counted.
+    pub groups: Vec<GroupSnapshot>,
+    pub groups_sealed: u32,
+}
+
+#[derive(Debug, Clone, PartialEq)]
+pub struct GroupSnapshot {
+    pub index: u32,
+    pub expanded: ExpandedGroup,
+    /// Closed under this seq, not sealed yet.
+    pub closed: Option<(i64, GroupClosedAs)>,
+    pub rollouts: Vec<RolloutSnapshot>,
+}
+
+#[derive(Debug, Clone, PartialEq)]
+pub struct RolloutSnapshot {
+    pub rollout: RolloutId,
+    pub end: Option<RolloutEnd>,
+    /// Explicit states (records `StepState`); a step without one is derived from its attempts.
+    pub steps: Vec<(StepIndex, StepState)>,
+    /// All of them, oldest first.
+    pub attempts: Vec<AttemptSnapshot>,
+}
+
+#[derive(Debug, Clone, PartialEq)]
+pub struct AttemptSnapshot {
+    pub attempt: AttemptId,
+    pub generation: Generation,
+    pub node: NodeId,
+    pub incarnation: IncarnationId,
+    pub continue_from: Option<AttemptId>,
+    /// None while it is placed or running.
+    pub outcome: Option<Box<Outcome>>,
+    pub kept: bool,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NodeSnapshot {
+    pub node: NodeId,
+    pub incarnation: IncarnationId,
+    pub lease: LeaseState,
+}
