@@ -1,1 +1,1 @@
-
+//! The lab: what several tests and benches share. Nothing the product links.

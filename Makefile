@@ -1,0 +1,39 @@
+# Thin: each target is a line or two; what it runs can be run by hand.
+.DEFAULT_GOAL := help
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+
+BIN := target/debug/rollyard
+DEMO := target/demo
+
+.PHONY: help setup build demo test lint bench soak clean-demo
+
+help: ## what there is
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
+
+setup: ## install what is missing (Debian packages, cargo-nextest)
+	@.ci/setup build
+
+build: setup ## build the binary
+	cargo build --locked
+
+demo: build ## run the hello job and the 40-rollout job on an embedded yard
+	$(BIN) --data-dir $(DEMO)/yard run docs/examples/hello.yaml --table $(DEMO)/out
+	$(BIN) --data-dir $(DEMO)/yard run docs/examples/forty.yaml --table $(DEMO)/out
+
+test: ## install what is missing, run every test
+	@.ci/setup test
+	.ci/test
+
+lint: ## formatting and lints only
+	cargo fmt --all --check
+	cargo clippy --locked --workspace --all-targets -- -D warnings
+
+bench: setup ## the benches against their peers, one JSON line each
+	cargo run --locked --release -p benches -- create
+
+soak: build ## kill -9 at 200 random moments, 1,000 rollouts, census after each
+	.ci/soak
+
+clean-demo: ## forget the demo's yard and tables
+	rm -rf $(DEMO)

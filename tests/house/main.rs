@@ -1,0 +1,5 @@
+//! The rules of the house, checked: which crate may depend on which, what every error code is
+//! owed, where files may live.
+
+mod dependencies;
+mod layout;
