@@ -1,1 +1,21 @@
-fn main() {}
+//! `cargo run --release -p benches -- NAME [ARGS]`. Format and rules: docs/promises.md.
+
+mod create;
+mod report;
+
+use anyhow::{Result, bail};
+
+const NAMES: &[&str] = &["create"];
+
+fn main() -> Result<()> {
+    // The broker is this executable started again; that comes before anything else.
+    executor::broker::run_if_asked();
+    let mut args = std::env::args().skip(1);
+    let name = args.next();
+    let rest: Vec<String> = args.collect();
+    match name.as_deref() {
+        Some("create") => create::main(&rest),
+        Some(other) => bail!("no bench `{other}`; there are: {}", NAMES.join(", ")),
+        None => bail!("usage: benches NAME [ARGS]; there are: {}", NAMES.join(", ")),
+    }
+}

@@ -1,0 +1,129 @@
+//! What every bench prints: one JSON object per line on stdout, all else on stderr.
+
+use std::time::Duration;
+
+use serde::Serialize;
+use serde_json::{Value, json};
+
+/// How a subject did in one round.
+#[derive(Debug, Clone)]
+pub struct Round {
+    /// One duration per operation.
+    pub latencies: Vec<Duration>,
+    pub wall: Duration,
+    /// CPU time of the process and its children.
+    pub cpu: Duration,
+}
+
+impl Round {
+    pub fn rate(&self) -> f64 {
+        self.latencies.len() as f64 / self.wall.as_secs_f64()
+    }
+    pub fn cpu_us_per_op(&self) -> f64 {
+        self.cpu.as_secs_f64() * 1e6 / self.latencies.len() as f64
+    }
+}
+
+#[derive(Debug, Serialize)]
+struct Measurement<'a> {
+    bench: &'a str,
+    case: &'a str,
+    subject: &'a str,
+    n: usize,
+    ops_per_s: f64,
+    p50_us: f64,
+    p99_us: f64,
+    cpu_us_per_op: f64,
+    load1: f64,
+}
+
+#[expect(clippy::print_stdout, reason = "a bench's data")]
+fn line(value: &Value) {
+    println!("{value}");
+}
+
+/// One line for a subject over all its rounds.
+pub fn measurement(bench: &str, case: &str, subject: &str, rounds: &[Round]) {
+    let mut all: Vec<Duration> = rounds.iter().flat_map(|r| r.latencies.iter().copied()).collect();
+    all.sort_unstable();
+    let at = |q: f64| {
+        let index = ((all.len() - 1) as f64 * q).round();
+        #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "an index below the length")]
+        let index = index as usize;
+        all[index].as_secs_f64() * 1e6
+    };
+    let wall: Duration = rounds.iter().map(|r| r.wall).sum();
+    let cpu: Duration = rounds.iter().map(|r| r.cpu).sum();
+    let measurement = Measurement {
+        bench,
+        case,
+        subject,
+        n: all.len(),
+        ops_per_s: all.len() as f64 / wall.as_secs_f64(),
+        p50_us: at(0.5),
+        p99_us: at(0.99),
+        cpu_us_per_op: cpu.as_secs_f64() * 1e6 / all.len() as f64,
+        load1: load1(),
+    };
+    line(&json!(measurement));
+}
+
+/// `ratio > 1` means `of` is better. Median over rounds measured alternately in this run.
+pub fn comparison(bench: &str, case: &str, of: (&str, &[Round]), to: (&str, &[Round])) {
+    let median = |mut ratios: Vec<f64>| {
+        ratios.sort_by(f64::total_cmp);
+        ratios[ratios.len() / 2]
+    };
+    let pairs = || of.1.iter().zip(to.1);
+    let rate = median(pairs().map(|(a, b)| a.rate() / b.rate()).collect());
+    let cpu = median(pairs().map(|(a, b)| b.cpu_us_per_op() / a.cpu_us_per_op()).collect());
+    for (metric, ratio) in [("rate", rate), ("cpu", cpu)] {
+        line(&json!({"bench": bench, "case": case, "of": of.0, "to": to.0, "metric": metric, "ratio": ratio}));
+    }
+}
+
+pub fn skipped(bench: &str, case: &str, to: &str, reason: &str) {
+    line(&json!({"bench": bench, "case": case, "to": to, "skipped": reason}));
+}
+
+pub fn load1() -> f64 {
+    let text = std::fs::read_to_string("/proc/loadavg").unwrap_or_default();
+    text.split(' ').next().and_then(|t| t.parse().ok()).unwrap_or(f64::NAN)
+}
+
+/// CPU time of this process, the children it waited for, and its live children with theirs.
+pub fn cpu_time() -> Duration {
+    use nix::sys::resource::{UsageWho, getrusage};
+    let own = [UsageWho::RUSAGE_SELF, UsageWho::RUSAGE_CHILDREN].into_iter().filter_map(|who| getrusage(who).ok());
+    let own: i64 = own
+        .map(|u| {
+            let (user, system) = (u.user_time(), u.system_time());
+            (user.tv_sec() + system.tv_sec()) * 1_000_000 + user.tv_usec() + system.tv_usec()
+        })
+        .sum();
+    let me = std::process::id();
+    let ticks: u64 = std::fs::read_dir("/proc")
+        .into_iter()
+        .flatten()
+        .filter_map(|entry| std::fs::read_to_string(entry.ok()?.path().join("stat")).ok())
+        .filter_map(|stat| {
+            // After the parenthesised name: state ppid ... utime stime cutime cstime (fields 14-17).
+            let fields: Vec<&str> = stat.rsplit_once(')')?.1.split_whitespace().collect();
+            let number = |i: usize| fields.get(i)?.parse::<u64>().ok();
+            (number(1)? == u64::from(me)).then_some(number(11)? + number(12)? + number(13)? + number(14)?)
+        })
+        .sum();
+    Duration::from_micros(u64::try_from(own).unwrap_or(0)) + Duration::from_millis(ticks * 10)
+}
+
+/// Runs `op` `n` times in a row and takes the times.
+pub fn round(n: usize, mut op: impl FnMut(usize) -> anyhow::Result<()>) -> anyhow::Result<Round> {
+    let (cpu, start) = (cpu_time(), std::time::Instant::now());
+    let mut latencies = Vec::with_capacity(n);
+    for i in 0..n {
+        let begin = std::time::Instant::now();
+        op(i)?;
+        latencies.push(begin.elapsed());
+    }
+    Ok(Round { latencies, wall: start.elapsed(), cpu: cpu_time().saturating_sub(cpu) })
+}
