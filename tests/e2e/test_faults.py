@@ -1,0 +1,121 @@
+"""Bad input and broken machines: each has a code, a place and a remedy, and nothing is lost."""
+
+import subprocess
+
+import lab
+import pytest
+
+HELLO = (lab.ROOT / "docs/examples/hello.yaml").read_text()
+
+
+def refused(done: subprocess.CompletedProcess, code: str, *words: str):
+    text = done.stderr + done.stdout
+    assert done.returncode != 0, text
+    assert code in text, text
+    assert "Traceback" not in text and "panicked" not in text, text
+    for word in words:
+        assert word in text, text
+
+
+def test_a_spec_error_names_file_line_and_nearest_name(yard):
+    spec = yard.spec(HELLO.replace("timeout: 30s", "tiemout: 30s"))
+    done = yard.call("run", spec, ok=False)
+    assert done.returncode == 2
+    refused(done, "unknown_field", "job.yaml:", "timeout")
+    assert not yard.table.exists()
+
+
+def test_a_step_larger_than_any_node_is_said_with_both_sizes(yard):
+    process = yard.start("dev")
+    try:
+        lab.wait_until(lambda: (yard.data / "yard.sock").exists(), "the yard listens")
+        big = HELLO.replace(
+            "defaults: {image: host, timeout: 30s}",
+            'defaults: {image: host, timeout: 30s, resources: {request: {memory: 900Gi}, limit: {memory: 900Gi}}}',
+        )
+        assert big != HELLO
+        submitted = yard.json("submit", yard.spec(big), "--table", yard.table)
+        job = submitted["id"]
+
+        def said():
+            text = yard.call("explain", job).stdout
+            return text if "too_big_for_yard" in text else None
+
+        text = lab.wait_until(said, "explain says too_big_for_yard")
+        assert "900Gi" in text
+        yard.call("cancel", job)
+    finally:
+        lab.end(process)
+
+
+def test_a_second_scheduler_on_the_same_data_is_refused(yard):
+    process = yard.start("dev")
+    try:
+        lab.wait_until(lambda: (yard.data / "yard.sock").exists(), "the yard listens")
+        refused(yard.call("scheduler", ok=False), "data_dir_locked", str(process.pid))
+        yard.call("submit", yard.spec(HELLO), "--table", yard.table, "--wait")
+    finally:
+        lab.end(process)
+    assert len(yard.rows()) == 4
+
+
+def test_a_corrupt_database_is_refused_and_kept(yard):
+    yard.call("run", yard.spec(HELLO), "--table", yard.table)
+    database = yard.data / "yard.db"
+    for suffix in ("-wal", "-shm"):
+        database.with_name(database.name + suffix).unlink(missing_ok=True)
+    garbage = b"this is not a database, but it is long enough to be read as a page" * 64
+    database.write_bytes(garbage)
+    refused(yard.call("run", yard.spec(HELLO), "--table", yard.table, ok=False), "database_corrupt", "yard.db")
+    assert database.read_bytes() == garbage, "nothing was deleted"
+
+
+def test_an_image_that_cannot_be_a_root_fails_the_start_with_its_reason(yard):
+    spec = HELLO.replace("image: host", "image: 'dir:/nowhere/at/all'").replace(
+        "timeout: 30s", "timeout: 30s, retry: {limit: 0}"
+    )
+    yard.call("run", yard.spec(spec), "--table", yard.table, ok=False)
+    rows = yard.rows()
+    assert len(rows) == 4
+    for row in rows:
+        assert row["failure_code"] == "start_failed" and row["failure_domain"] == "sandbox"
+        assert row["reward"] is None
+        assert "/nowhere/at/all" in row["failure_message"]
+
+
+def test_a_full_disk_under_the_data_directory_loses_nothing(yard):
+    """The yard lives on a small tmpfs of a private mount namespace; a file fills it while the job runs."""
+    script = f"""
+set -eu
+mkdir -p {yard.data}
+mount -t tmpfs -o size=24m none {yard.data}
+(sleep 1; dd if=/dev/zero of={yard.data}/fill bs=64k 2>/dev/null || true; sleep 5; rm {yard.data}/fill) &
+{' '.join(yard.command('run', str(yard.spec(SLOW)), '--table', str(yard.table)))}
+wait
+"""
+    done = subprocess.run(
+        ["unshare", "--mount", "--propagation", "private", "sh", "-c", script],
+        capture_output=True,
+        text=True,
+        timeout=lab.HANG_S,
+        cwd=yard.directory,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    rows = yard.rows()
+    assert len({row["trajectory_id"] for row in rows}) == len(rows) == 24
+    for row in rows:
+        assert row["reward"] == 1.0 or row["failure_domain"] in {"storage", "node", "sandbox"}, row
+
+
+SLOW = HELLO.replace("group: {size: 4}", "group: {size: 24}\nadmission: {max_running: 3}").replace(
+    'run: "echo', 'run: "sleep 0.5; echo'
+).replace("timeout: 30s", "timeout: 30s, retry: {limit: 10, backoff: 500ms, max_backoff: 1s}")
+
+
+@pytest.mark.parametrize("spec", ["", "a: [", "\t- x", "null", "[]", "{}", "\0", "&a [*a, *a]"])
+def test_garbage_specs_are_refused_with_a_code(yard, spec):
+    path = yard.directory / "garbage.yaml"
+    path.write_bytes(spec.encode())
+    done = yard.call("check", path, ok=False)
+    assert done.returncode == 2, done.stderr
+    assert "error[" in done.stderr + done.stdout
