@@ -8,16 +8,12 @@ import pytest
 import lab
 
 
-def pytest_configure(config):
-    if not lab.BINARY.exists():
-        raise pytest.UsageError(f"{lab.BINARY} is not built: run `make build`")
-
-
 @pytest.fixture
 def yard():
     """A yard in a short path (Unix socket paths are at most 107 bytes). Its census must end empty."""
     if os.geteuid() != 0:
         pytest.skip("SKIPPED: the container backend needs root")
+    assert lab.BINARY.exists(), f"{lab.BINARY} is not built: run `make build`"
     directory = pathlib.Path(tempfile.mkdtemp(prefix="ry-", dir="/tmp"))
     yield lab.Yard(directory)
     lab.assert_census_empty(directory)
