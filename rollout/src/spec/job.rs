@@ -32,9 +32,6 @@ pub(crate) fn read(root: &Node, scope: &Scope, sink: &mut Sink) -> Option<JobPla
         let fault = Diagnostic::error(Code::MissingField, root.span, "steps", "`steps` is missing");
         sink.push(fault.expected("`steps`: at least one step"));
     }
-    for version in ["apiVersion", "kind"] {
-        job.find(version);
-    }
     let models = models::check(&job, sink);
     let group = group(&job, sink);
     let admission = admission(&job, group.map_or(1, |group| group.size), sink);

@@ -339,8 +339,6 @@ fn grader(view: &View<'_>, sink: &mut Sink) -> Option<GraderPlan> {
             Some(range)
         }
     };
-    // `channel: fd` is refused by its table entry; `file` is what a `RewardSource` means.
-    let _ = view.text("channel");
     Some(GraderPlan {
         source,
         range,
