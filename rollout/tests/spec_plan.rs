@@ -357,8 +357,10 @@ fn arguments_are_bounded_after_lookups() {
     assert_eq!(resolved(80_000), Ok(()));
     let long = resolved(100_000).unwrap_err();
     assert!(matches!(long, ResolveError::TooLong { limit: spec::ARGUMENTS_BYTES_MAX, .. }), "{long}");
-    let longer = resolved(3 << 20).unwrap_err();
+    let longer = resolved(200_000).unwrap_err();
     assert!(matches!(longer, ResolveError::TooLong { limit: spec::ARGUMENT_BYTES_MAX, .. }), "{longer}");
+    let longest = resolved(3 << 20).unwrap_err();
+    assert!(matches!(longest, ResolveError::TooLong { limit: spec::FILE_BYTES_MAX, .. }), "{longest}");
     assert!(resolved(0).is_err(), "an empty program");
 }
 
@@ -456,6 +458,31 @@ fn thousands_of_faults_are_bounded_and_counted() {
     let text = format!("a: &a \"{}\"\nb: [{}]\n", "${x.y}".repeat(200), vec!["*a"; 3_000].join(","));
     let text = HELLO.replace("output:", &format!("{text}output:"));
     assert!(spec::check(&text, "x").plan.is_none());
+    // Unknown columns beside many known ones.
+    let columns = (0..4_000).map(|n| format!("c{n}: 1")).collect::<Vec<_>>().join(", ");
+    let faults = vec![format!("\"{}\"", "${row.d1}".repeat(200)); 250].join(", ");
+    let text = HELLO
+        .replace("want: \"42\"", &format!("want: \"42\", {columns}"))
+        .replace("name: work,", &format!("name: work, agent: {{command: [{}]}},", &faults));
+    let checked = spec::check(&text, "x");
+    assert!(checked.diagnostics.iter().any(|found| found.message.contains("more problems")));
+}
+
+#[test]
+fn lookups_cannot_grow_without_bound() {
+    let text = job(
+        "  - {name: w, run: \"true\", files: [{path: /in/x, content: CONTENT}], outputs: [{name: x, path: x}]}\n",
+    );
+    let plan = plan(&text.replace("CONTENT", &format!("\"{}\"", "${row.text}".repeat(256))));
+    let row = row(json!({"text": "x".repeat(1 << 20)}));
+    let long = resolve::resolve_step(&plan, StepIndex(0), &lookup(&row), &BTreeMap::new()).unwrap_err();
+    assert!(matches!(long, ResolveError::TooLong { limit: spec::FILE_BYTES_MAX, .. }), "{long}");
+    let values =
+        (0..17).map(|n| format!("V{n}: \"{}\"", "${row.n}".repeat(250))).collect::<Vec<_>>().join(", ");
+    let text =
+        job(&format!("  - {{name: w, run: \"true\", env: {{{values}}}, outputs: [{{name: x, path: x}}]}}\n"));
+    let found = spec::check(&text, "x").diagnostics;
+    assert!(found[0].message.contains("4250 lookups; the limit is 4096"), "{found:?}");
 }
 
 #[test]

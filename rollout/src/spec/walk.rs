@@ -7,7 +7,7 @@ use super::grammar;
 use super::tree::{Entry, Node, Span, Value, child_path, item_path, place};
 use crate::expression;
 
-/// What lookups may name, gathered from the document before it is checked.
+/// What lookups may name, gathered from the document before it is checked; each list is sorted.
 #[derive(Debug, Default)]
 pub(crate) struct Scope {
     /// None: the source's columns are not known here.
@@ -234,7 +234,7 @@ impl Walk<'_> {
             };
             for lookup in template.lookups() {
                 let raw = format!("${{{}}}", lookup.join("."));
-                if let Some(fault) = lookup_fault(lookup, known, self.scope, path) {
+                if let Some(fault) = lookup_fault(lookup, known, self.scope, path, self.sink.is_crowded()) {
                     let span = self.locate(node.span, &raw);
                     self.sink.push(Diagnostic { line: span.line, col: span.col, width: span.width, ..fault });
                 }
@@ -402,8 +402,14 @@ pub(crate) fn json_scalar(node: &Node) -> Result<serde_json::Value, String> {
 const ROOTS: [&str; 9] = ["job", "matrix", "row", "task", "group", "image", "step", "rollout", "models"];
 
 /// What is wrong if a lookup names nothing that exists where it is written. The position is filled
-/// in by the caller.
-fn lookup_fault(lookup: &[String], known: Known, scope: &Scope, path: &str) -> Option<Diagnostic> {
+/// in by the caller. `brief` leaves out what to write instead.
+fn lookup_fault(
+    lookup: &[String],
+    known: Known,
+    scope: &Scope,
+    path: &str,
+    brief: bool,
+) -> Option<Diagnostic> {
     let raw = quoted(&format!("${{{}}}", lookup.join(".")));
     let fault = |code, message: String| Diagnostic::error(code, Span::default(), path, message);
     let [root, name, rest @ ..] = lookup else {
@@ -424,7 +430,7 @@ fn lookup_fault(lookup: &[String], known: Known, scope: &Scope, path: &str) -> O
             fault(Code::UnknownName, message).expected(expected).nearest(root, roots.iter().copied()),
         );
     }
-    let unknown = |known: &[&str], what: &str| {
+    let unknown = |known: &[&str], what: &str, name: &str| {
         let expected = match known {
             [] => format!("another lookup: the job has no {what}s"),
             _ => format!("one of the {what}s {}", listed(known.iter().copied())),
@@ -433,16 +439,21 @@ fn lookup_fault(lookup: &[String], known: Known, scope: &Scope, path: &str) -> O
         fault.expected(expected).nearest(name, known.iter().copied())
     };
     let fixed = |known: &[&str]| {
-        if known.contains(&name.as_str()) && rest.is_empty() { None } else { Some(unknown(known, "name")) }
+        if known.contains(&name.as_str()) && rest.is_empty() {
+            None
+        } else {
+            Some(unknown(known, "name", name))
+        }
     };
     let owned = |names: &[String], what: &str, name: &str| {
-        if names.iter().any(|known| known == name) {
+        if names.binary_search_by(|known| known.as_str().cmp(name)).is_ok() {
             return None;
         }
-        Some(
-            unknown(&names.iter().map(String::as_str).collect::<Vec<_>>(), what)
-                .nearest(name, names.iter().map(String::as_str)),
-        )
+        if brief {
+            return Some(fault(Code::UnknownName, format!("{raw}: no such {what} here")));
+        }
+        let names: Vec<&str> = names.iter().map(String::as_str).collect();
+        Some(unknown(&names, what, name))
     };
     match root.as_str() {
         "job" if name == "labels" && !rest.is_empty() => owned(&scope.labels, "label", &rest.join(".")),
@@ -453,7 +464,7 @@ fn lookup_fault(lookup: &[String], known: Known, scope: &Scope, path: &str) -> O
         "job" if known == Known::TaskId => fixed(&["name", "labels"]),
         "job" => fixed(&["id", "name", "hash", "labels"]),
         "matrix" if rest.is_empty() => owned(&scope.matrix, "matrix key", name),
-        "matrix" => Some(unknown(&[], "matrix key")),
+        "matrix" => Some(unknown(&[], "matrix key", name)),
         "row" => scope.columns.as_ref().and_then(|columns| owned(columns, "column", name)),
         "task" => fixed(&["id"]),
         "group" => fixed(&["id", "size", "epoch"]),
