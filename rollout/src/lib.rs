@@ -8,12 +8,14 @@
 //! Words: Job > Group (one task row, n samples) > Rollout (one sample) > Step (DAG node) >
 //! Attempt (one try of a step, in a sandbox).
 
+pub mod classify;
 pub mod failure;
 pub mod ids;
 pub mod name;
 pub mod outcome;
 pub mod plan;
 pub mod quantity;
+pub mod reward;
 pub mod state;
 pub mod text;
 pub mod time;
