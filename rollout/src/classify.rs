@@ -30,6 +30,8 @@ pub enum End {
     NotSpawned {
         problem: String,
     },
+    /// It ran, and the kernel's status of it is not known.
+    Unknown,
     /// The sandbox died under the work, or its processes could not be ended: nothing it holds
     /// can be trusted.
     Lost {
@@ -114,6 +116,8 @@ pub fn classify(facts: &Facts<'_>) -> Option<Failure> {
 fn before_the_work(facts: &Facts<'_>) -> Option<Failure> {
     match &facts.end {
         End::Exited(_) | End::Signalled(_) => None,
+        End::Unknown if facts.timed_out => None,
+        End::Unknown => Some(lost(facts, "the exit status of the step is not known")),
         End::NotRun { problem } => Some(Failure::new(FailureCode::NotFound, shown(problem, SHOWN_CHARS_MAX))),
         End::NotSpawned { problem } => {
             Some(Failure::new(FailureCode::StartFailed, shown(problem, SHOWN_CHARS_MAX)))
@@ -209,6 +213,7 @@ fn end_words(facts: &Facts<'_>) -> String {
     match &facts.end {
         End::Exited(code) => format!("exited with code {code} after {run}"),
         End::Signalled(signal) => format!("was killed by signal {signal} after {run}"),
+        End::Unknown => format!("ended after {run} with an unknown status"),
         End::NotRun { problem } | End::NotSpawned { problem } => shown(problem, SHOWN_CHARS_MAX),
         End::Lost { reason } => shown(reason, SHOWN_CHARS_MAX),
     }
@@ -346,6 +351,9 @@ mod tests {
             (Agent, not_spawned(), false, NONE, Some(Code::StartFailed)),
             (Agent, lost(), false, NONE, Some(Code::NodeLost)),
             (Agent, lost(), false, OOM, Some(Code::OomGuest)),
+            (Agent, End::Unknown, false, NONE, Some(Code::NodeLost)),
+            (Agent, End::Unknown, true, NONE, Some(Code::AgentTimeout)),
+            (Grader, End::Unknown, false, NONE, Some(Code::GraderLost)),
             (Run, Exited(0), false, OOM, None),
             (Run, Exited(2), false, NONE, Some(Code::StepExit)),
             (Run, Exited(124), false, NONE, Some(Code::StepExit)),
