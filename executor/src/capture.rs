@@ -48,9 +48,13 @@ impl Capture {
 
     /// Waits for the end of the stream. Call it when every process of the sandbox is gone.
     pub(crate) async fn finish(self) -> Result<Recorded, StorageError> {
+        self.finish_within(DRAIN_TIMEOUT).await
+    }
+
+    async fn finish_within(self, drain_timeout: Duration) -> Result<Recorded, StorageError> {
         let Self { path, task } = self;
         let abort = task.abort_handle();
-        let tally = match tokio::time::timeout(DRAIN_TIMEOUT, task).await {
+        let tally = match tokio::time::timeout(drain_timeout, task).await {
             Ok(Ok(tally)) => tally,
             Ok(Err(failed)) => return Err(StorageError::capture(&path, io::Error::other(failed))),
             Err(_) => {
@@ -188,11 +192,11 @@ mod tests {
         assert_eq!((recorded.written, bytes.len()), (Bytes(0), 0));
     }
 
-    #[tokio::test(start_paused = true)]
+    #[tokio::test]
     async fn a_pipe_that_stays_open_is_given_up_and_said_so() {
         let dir = tempfile::tempdir().unwrap();
         let (fd, capture) = Capture::start(dir.path().join("stdout"), Bytes(10)).unwrap();
-        let failure = capture.finish().await.unwrap_err();
+        let failure = capture.finish_within(Duration::from_millis(1)).await.unwrap_err();
         assert!(failure.to_string().contains("stdout"), "{failure}");
         drop(fd);
     }

@@ -76,24 +76,27 @@ impl Heartbeats {
         self.extend(sent_at);
     }
 
+    /// Acknowledgements come in the order of sending, and the newest welcome rules: a scheduler
+    /// that came back with a shorter ttl counts with that one.
     fn extend(&self, sent_at: BootTime) {
         let keep = Millis(self.ttl.0 - self.ttl.0 / MARGIN_DIVISOR);
         let ends_at = sent_at.after(keep);
-        let lease = Lease { incarnation: self.incarnation, ends_at };
-        self.lease.send_if_modified(|current| {
-            let is_longer =
-                current.is_none_or(|held| held.incarnation != self.incarnation || held.ends_at < ends_at);
-            if is_longer {
-                *current = Some(lease);
-            }
-            is_longer
-        });
+        self.lease.send_replace(Some(Lease { incarnation: self.incarnation, ends_at }));
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_newest_welcome_rules_even_if_it_is_shorter() {
+        let (heartbeats, watched) = heartbeats();
+        let lease = heartbeats.lease.clone();
+        let (incarnation, ttl) = (heartbeats.incarnation, Millis(1_000));
+        let _next = Heartbeats::welcomed(incarnation, ttl, BootTime(2_000_000), lease);
+        assert_eq!(ends_at(&watched), 2_800_000);
+    }
 
     fn heartbeats() -> (Heartbeats, watch::Receiver<Option<Lease>>) {
         let (lease, watched) = watch::channel(None);

@@ -25,7 +25,7 @@ pub(crate) enum StorageError {
         action: &'static str,
         what: String,
         #[source]
-        source: blobs::Error,
+        source: Box<blobs::Error>,
     },
     #[error("cannot {action} {what}")]
     File {
@@ -70,8 +70,11 @@ impl Storage {
     pub(crate) async fn open(url: &str) -> Result<Self, StorageError> {
         let owned = url.to_owned();
         let opened = tokio::task::spawn_blocking(move || BlobStore::open(&owned)).await;
-        let failed =
-            |source| StorageError::Blob { action: "open the blob store", what: url.to_owned(), source };
+        let failed = |source| StorageError::Blob {
+            action: "open the blob store",
+            what: url.to_owned(),
+            source: Box::new(source),
+        };
         let blobs = opened.map_err(blobs::Error::Runtime).and_then(|opened| opened).map_err(failed)?;
         Ok(Self { blobs })
     }
@@ -103,7 +106,8 @@ impl Storage {
     }
 
     async fn put(&self, mut file: tokio::fs::File, bytes_max: u64, what: &str) -> Result<Put, StorageError> {
-        let failed = |source| StorageError::Blob { action: "store", what: what.to_owned(), source };
+        let failed =
+            |source| StorageError::Blob { action: "store", what: what.to_owned(), source: Box::new(source) };
         let mut writer = self.blobs.writer();
         let mut buffer = vec![0; COPY_BYTES];
         let mut size = 0u64;
@@ -129,7 +133,11 @@ impl Storage {
         size: Option<Bytes>,
         path: &Path,
     ) -> Result<File, StorageError> {
-        let failed = |source| StorageError::Blob { action: "fetch", what: format!("blob {sha256}"), source };
+        let failed = |source| StorageError::Blob {
+            action: "fetch",
+            what: format!("blob {sha256}"),
+            source: Box::new(source),
+        };
         let wrote = |source| StorageError::File { action: "write", what: path.display().to_string(), source };
         let mut reader = self.blobs.open_reader(sha256).await.map_err(failed)?;
         if let Some(expected) = size
