@@ -417,7 +417,7 @@ mod tests {
             name: "log".into(),
             kind: OutputProblemKind::TooLarge { bytes: Some(Bytes(9)), max: Bytes(8) },
         };
-        let problems = [large.clone(), missing.clone()];
+        let problems = [large, missing];
         for (kind, end, outputs, code) in [
             (StepKind::Agent, End::Exited(0), &problems[..1], Some(FailureCode::OutputTooLarge)),
             (StepKind::Agent, End::Exited(0), &problems[1..], Some(FailureCode::OutputMissing)),
