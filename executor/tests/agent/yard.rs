@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use executor::config::{CapacityOverrides, Reserves};
+use executor::sandbox::Backend;
 use executor::{Config, Endpoint, Handle};
 use rollout_wire::v1::nodes_server::{Nodes, NodesServer};
 use rollout_wire::v1::{self, command, report};
@@ -23,8 +24,8 @@ use crate::fake::FakeBackend;
 /// Far beyond anything expected.
 const HANG_GUARD: Duration = Duration::from_secs(60);
 
-pub struct Yard {
-    pub backend: Arc<FakeBackend>,
+pub struct Yard<B = FakeBackend> {
+    pub backend: Arc<B>,
     pub blobs: blobs::BlobStore,
     pub executor: Option<Handle>,
     pub config: Config,
@@ -126,6 +127,18 @@ impl Yard {
 
     pub async fn start_with(change: impl FnOnce(&mut Config)) -> Self {
         let dir = tempfile::tempdir().unwrap();
+        Self::start_on(FakeBackend::default(), dir, change).await
+    }
+
+    /// Ends the executor and shows that nothing is left.
+    pub async fn stop(mut self) {
+        self.end().await;
+        assert!(self.backend.state().census.is_empty(), "{:?}", self.backend.state().census);
+    }
+}
+
+impl<B: Backend + 'static> Yard<B> {
+    pub async fn start_on(backend: B, dir: tempfile::TempDir, change: impl FnOnce(&mut Config)) -> Self {
         let socket = dir.path().join("yard.sock");
         let url = format!("file://{}", dir.path().join("blobs").display());
         let (sender, reports) = mpsc::unbounded_channel();
@@ -152,7 +165,7 @@ impl Yard {
             sandboxes: None,
         };
         change(&mut config);
-        let backend = Arc::new(FakeBackend::default());
+        let backend = Arc::new(backend);
         let blobs = blobs::BlobStore::open(&url).unwrap();
         let mut yard =
             Self { backend, blobs, executor: None, config, service, reports, unread: vec![], _dir: dir };
@@ -266,12 +279,11 @@ impl Yard {
         }
     }
 
-    /// Ends the executor and shows that nothing is left.
-    pub async fn stop(mut self) {
+    /// Ends the executor; no captured output is left, but of ends that were not acknowledged.
+    pub async fn end(&mut self) {
         let executor = self.executor.take().unwrap();
         executor.shut_down();
         tokio::time::timeout(HANG_GUARD, executor.join()).await.expect("the executor ends").unwrap();
-        assert!(self.backend.state().census.is_empty(), "{:?}", self.backend.state().census);
         let left: Vec<_> = std::fs::read_dir(self.config.data_dir.join("attempts")).unwrap().collect();
         let unacknowledged = !self.service.acknowledges_ends.load(SeqCst);
         assert!(left.is_empty() || unacknowledged, "{left:?}");
