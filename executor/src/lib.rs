@@ -1,4 +1,7 @@
 //! The node agent: takes attempts from the scheduler, runs each in a sandbox, reports what the
 //! kernel says happened.
 
+pub mod broker;
+pub mod census;
+mod host;
 pub mod sandbox;

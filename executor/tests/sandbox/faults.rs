@@ -1,0 +1,2 @@
+crate::tests![];
+pub fn be_the_victim_if_asked() {}
