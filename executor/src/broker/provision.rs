@@ -51,6 +51,10 @@ type Failed = (Step, Cause);
 
 /// Makes the sandbox, or leaves nothing.
 pub fn create(broker: &Broker, create: &Create) -> Result<(Created, Vec<OwnedFd>), Failure> {
+    // Before anything exists: undoing a second creation would end the first sandbox.
+    if !lock(&broker.names).insert(create.id.clone()) {
+        return Err(Failure { step: Step::Range, problem: Problem::Errno(libc::EEXIST), left: Vec::new() });
+    }
     let mut record = Record::default();
     match build(broker, create, &mut record) {
         Ok((created, fds)) => {

@@ -1,7 +1,7 @@
 //! The broker's life: a hello, two threads that serve requests, and the end of everything when
 //! the executor's side of the socket closes.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
@@ -65,6 +65,8 @@ pub struct Broker {
     pub filter: Vec<libc::sock_filter>,
     pub landlock_abi: Option<u32>,
     pub host_network: OwnedFd,
+    /// Ids of sandboxes that are being made, live, or are being ended.
+    pub names: Mutex<BTreeSet<String>>,
     pub records: Mutex<BTreeMap<String, Record>>,
     pub ranges: Mutex<Ranges>,
     /// Image trees by path, in this process's mount namespace.
@@ -144,6 +146,7 @@ impl Broker {
             filter: seccomp::program(),
             landlock_abi: hello.landlock_abi,
             data_dir: hello.data_dir,
+            names: Mutex::default(),
             records: Mutex::default(),
             layers: Mutex::default(),
             socket,

@@ -64,5 +64,6 @@ pub fn teardown(broker: &Broker, id: &str, record: &Record) -> Vec<String> {
     if let (Some(base), true) = (record.id_base, gone) {
         lock(&broker.ranges).free(base);
     }
+    lock(&broker.names).remove(id);
     left
 }

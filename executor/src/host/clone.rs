@@ -78,18 +78,3 @@ pub fn reap(pid: i32, timeout_ms: i32) -> io::Result<bool> {
         Err(error) => Err(error),
     }
 }
-
-/// SIGKILL by pidfd.
-pub fn kill(pidfd: BorrowedFd<'_>) -> io::Result<()> {
-    // SAFETY: a null siginfo is allowed; nothing else is read.
-    checked(unsafe {
-        libc::syscall(
-            libc::SYS_pidfd_send_signal,
-            pidfd.as_raw_fd(),
-            libc::SIGKILL,
-            std::ptr::null::<libc::siginfo_t>(),
-            0,
-        )
-    })?;
-    Ok(())
-}

@@ -46,7 +46,7 @@ pub struct LoopDevice {
     pub number: u32,
     pub path: PathBuf,
     /// Keeps the device configured until a mount does.
-    pub file: File,
+    _file: File,
 }
 
 /// Puts `backing` behind a free loop device.
@@ -67,7 +67,7 @@ pub fn attach(backing: BorrowedFd<'_>, label: &Path) -> io::Result<LoopDevice> {
         }
         // SAFETY: the kernel reads one config, which is alive.
         match checked(unsafe { libc::ioctl(file.as_raw_fd(), LOOP_CONFIGURE, &raw const config) }.into()) {
-            Ok(_) => return Ok(LoopDevice { number, path, file }),
+            Ok(_) => return Ok(LoopDevice { number, path, _file: file }),
             Err(error) if error.raw_os_error() == Some(libc::EBUSY) => {}
             Err(error) => return Err(error),
         }

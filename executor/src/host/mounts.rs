@@ -11,6 +11,8 @@ pub const NO_SUID: u64 = 0x2;
 pub const NO_DEV: u64 = 0x4;
 pub const NO_EXEC: u64 = 0x8;
 pub const NO_ATIME: u64 = 0x10;
+/// The access time settings are one choice: setting one clears this field first.
+const ATIME_FIELD: u64 = 0x70;
 const ID_MAPPED: u64 = 0x10_0000;
 
 const OPEN_TREE_CLONE: u32 = 1;
@@ -79,15 +81,6 @@ impl Context {
         })?;
         Ok(())
     }
-
-    /// What the kernel says about the last refusal, if it says anything.
-    pub fn message(&self) -> Option<String> {
-        let mut text = [0u8; 256];
-        // SAFETY: the buffer is as long as stated.
-        let got = unsafe { libc::read(self.0.as_raw_fd(), text.as_mut_ptr().cast(), text.len()) };
-        let len = usize::try_from(got).ok().filter(|len| *len > 0)?;
-        Some(String::from_utf8_lossy(&text[..len]).trim_end().to_owned())
-    }
 }
 
 /// A detached copy of the one mount at `dir`/`path` (empty path: at `dir`), without submounts.
@@ -103,7 +96,8 @@ pub fn set_attributes(mount: BorrowedFd<'_>, set: u64, userns: Option<BorrowedFd
         Some(fd) => (ID_MAPPED, u64::from(fd.as_raw_fd().cast_unsigned())),
         None => (0, 0),
     };
-    let attr = MountAttr { set: set | mapped, clear: 0, propagation: 0, userns_fd };
+    let clear = if set & ATIME_FIELD == 0 { 0 } else { ATIME_FIELD };
+    let attr = MountAttr { set: set | mapped, clear, propagation: 0, userns_fd };
     // SAFETY: `attr` is alive and of the stated size.
     checked(unsafe {
         libc::syscall(

@@ -2,9 +2,9 @@
 
 use std::ffi::CStr;
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 
-use super::{checked, fresh_fd, open};
+use super::{checked, fresh_fd};
 
 /// The network namespace of the calling thread.
 pub fn current() -> io::Result<OwnedFd> {
@@ -42,9 +42,4 @@ pub fn loopback_up() -> io::Result<()> {
         checked(libc::ioctl(socket.as_raw_fd(), libc::SIOCSIFFLAGS, &raw const request).into())?;
     }
     Ok(())
-}
-
-/// Inode of a namespace file, its identity on this host.
-pub fn identity(namespace: BorrowedFd<'_>) -> io::Result<u64> {
-    Ok(open::stat(namespace.as_fd())?.st_ino)
 }

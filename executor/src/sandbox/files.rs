@@ -395,7 +395,7 @@ mod tests {
         let root = root();
         let long = "a/".repeat(3000);
         let deep = "a/".repeat(200);
-        for path in ["", "/", ".", "/../secret", "a/../../x", "nul\0byte", &long, &deep] {
+        for path in ["", "/", "//.", "/../secret", "a/../../x", "nul\0byte", &long, &deep] {
             assert!(matches!(root.write(path), Err(FileError::BadPath { .. })), "{path:?}");
             assert!(matches!(root.read(path), Err(FileError::BadPath { .. })), "{path:?}");
             assert!(matches!(root.reset(path), Err(FileError::BadPath { .. })), "{path:?}");
