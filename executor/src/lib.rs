@@ -3,5 +3,6 @@
 
 pub mod broker;
 pub mod census;
+pub mod doctor;
 mod host;
 pub mod sandbox;

@@ -147,7 +147,10 @@ fn build(
     let masks = mounts::clone_tree(broker.masks.as_fd(), c"").map_err(at(Step::HandIn))?;
     let handed: Vec<_> =
         [Some(&root), Some(&dev), Some(&masks), usr.as_ref()].into_iter().flatten().map(AsRawFd::as_raw_fd).collect();
-    packet::send(report.as_fd(), b"m", &handed, 0).map_err(at(Step::HandIn))?;
+    if let Err(error) = packet::send(report.as_fd(), b"m", &handed, 0) {
+        // The child failed before it listened: what it reported says more than the broken pipe.
+        return Err(reported(report.as_fd()).unwrap_or_else(|| at(Step::HandIn)(error)));
+    }
     drop((root, dev, masks, usr));
     done(Step::HandIn)?;
 
@@ -232,7 +235,7 @@ fn writable(broker: &Broker, create: &Create, record: &mut Record) -> Result<(Ow
 }
 
 /// No journal: the disk is never mounted twice.
-fn format_ext4(path: &std::path::Path) -> io::Result<()> {
+pub fn format_ext4(path: &std::path::Path) -> io::Result<()> {
     let status = Command::new("mkfs.ext4")
         .env("PATH", TOOLS_PATH)
         .args(["-q", "-F", "-m", "0", "-O", "^has_journal,^resize_inode", "-E", "lazy_itable_init=1,nodiscard"])
@@ -364,10 +367,8 @@ fn until_ready(report: BorrowedFd<'_>, channel: BorrowedFd<'_>) -> Result<(), Fa
         }
         // The report first: a child that failed also closes the channel.
         if waiting[0].revents != 0 {
-            let mut bytes = [0; 8];
-            let received = packet::receive_into(report, &mut bytes, libc::MSG_DONTWAIT).map_err(fail)?;
-            if let Some((step, errno)) = child::failure(&bytes[..received.len]) {
-                return Err((step, Cause::Io(io::Error::from_raw_os_error(errno))));
+            if let Some(failed) = reported(report) {
+                return Err(failed);
             }
             // Closed by exec (or death: the channel then hangs up).
             waiting[0].fd = -1;
@@ -384,6 +385,14 @@ fn until_ready(report: BorrowedFd<'_>, channel: BorrowedFd<'_>) -> Result<(), Fa
             return Err(fail(io::Error::from_raw_os_error(libc::ECHILD)));
         }
     }
+}
+
+/// What the child said before it ended, if it said anything.
+fn reported(report: BorrowedFd<'_>) -> Option<Failed> {
+    let mut bytes = [0; 8];
+    let received = packet::receive_into(report, &mut bytes, libc::MSG_DONTWAIT).ok()?;
+    let (step, errno) = child::failure(&bytes[..received.len])?;
+    Some((step, Cause::Io(io::Error::from_raw_os_error(errno))))
 }
 
 /// Whether the readable channel holds only its end.

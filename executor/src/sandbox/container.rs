@@ -187,6 +187,11 @@ fn disk_budget(data_dir: &std::path::Path) -> io::Result<Bytes> {
     Ok(Bytes((free / 100 * DISK_SHARE_PERCENT).max(TMPFS_DISK_MAX.0)))
 }
 
+/// Sandboxes that fit under a limit of open files.
+pub(crate) fn by_files(limit: u64) -> u64 {
+    limit.saturating_sub(FDS_RESERVED) / FDS_PER_SANDBOX
+}
+
 /// The tightest of the ceilings on sandboxes alive at once.
 fn sandbox_ceiling() -> u32 {
     let files = nix::sys::resource::getrlimit(nix::sys::resource::Resource::RLIMIT_NOFILE)
@@ -195,9 +200,8 @@ fn sandbox_ceiling() -> u32 {
         .ok()
         .and_then(|text| text.trim().parse().ok())
         .unwrap_or(32_768u64);
-    let by_files = files.saturating_sub(FDS_RESERVED) / FDS_PER_SANDBOX;
     let by_pids = pids.saturating_sub(TASKS_RESERVED) / TASKS_PER_SANDBOX;
-    u32::try_from(by_files.min(by_pids).min(RANGES_MAX.into())).unwrap_or(RANGES_MAX)
+    u32::try_from(by_files(files).min(by_pids).min(RANGES_MAX.into())).unwrap_or(RANGES_MAX)
 }
 
 /// What a creation reserved, given back when it fails or the sandbox ends.

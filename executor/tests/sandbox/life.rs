@@ -17,7 +17,24 @@ crate::tests![
     a_dropped_sandbox_and_a_dropped_creation_leave_nothing,
     two_hundred_creations_leave_no_descriptor_cgroup_or_process,
     many_sandboxes_live_side_by_side_with_their_own_ids,
+    the_doctor_finds_what_the_backend_uses_and_leaves_nothing,
 ];
+
+async fn the_doctor_finds_what_the_backend_uses_and_leaves_nothing(lab: Lab) {
+    use executor::doctor::{Status, doctor};
+    let dir = lab.dir.path().to_owned();
+    let report = tokio::task::spawn_blocking(move || doctor(&dir)).await.unwrap();
+    // The backend runs here, so whatever it needs must have been found.
+    assert!(report.container(), "{report:#?}");
+    assert!(report.checks.iter().filter(|check| check.status == Status::Works).count() >= 11, "{report:#?}");
+    for check in &report.checks {
+        eprintln!("{:?} {}: {} {:?}", check.status, check.name, check.detail, check.errno);
+    }
+    assert!(report.capacity.is_sorted_by_key(|capacity| capacity.sandboxes));
+    let left: Vec<_> = std::fs::read_dir(lab.dir.path()).unwrap().flatten().map(|e| e.file_name()).collect();
+    assert_eq!(left, ["data"], "no scratch is left");
+    lab.sandbox().await.destroy().await.unwrap();
+}
 
 async fn a_process_ends_as_the_kernel_says(lab: Lab) {
     let sandbox = lab.sandbox().await;
