@@ -13,12 +13,16 @@
 
 mod agent;
 mod attempt;
+pub mod broker;
 mod capacity;
 mod capture;
+pub mod census;
 mod clock;
 pub mod config;
+pub mod doctor;
 mod error;
 mod grading;
+mod host;
 mod lease;
 pub mod lifecycle;
 mod link;
