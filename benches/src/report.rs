@@ -48,7 +48,11 @@ pub fn measurement(bench: &str, case: &str, subject: &str, rounds: &[Round]) {
     all.sort_unstable();
     let at = |q: f64| {
         let index = ((all.len() - 1) as f64 * q).round();
-        #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "an index below the length")]
+        #[expect(
+            clippy::cast_possible_truncation,
+            clippy::cast_sign_loss,
+            reason = "an index below the length"
+        )]
         let index = index as usize;
         all[index].as_secs_f64() * 1e6
     };
@@ -78,7 +82,9 @@ pub fn comparison(bench: &str, case: &str, of: (&str, &[Round]), to: (&str, &[Ro
     let rate = median(pairs().map(|(a, b)| a.rate() / b.rate()).collect());
     let cpu = median(pairs().map(|(a, b)| b.cpu_us_per_op() / a.cpu_us_per_op()).collect());
     for (metric, ratio) in [("rate", rate), ("cpu", cpu)] {
-        line(&json!({"bench": bench, "case": case, "of": of.0, "to": to.0, "metric": metric, "ratio": ratio}));
+        line(
+            &json!({"bench": bench, "case": case, "of": of.0, "to": to.0, "metric": metric, "ratio": ratio}),
+        );
     }
 }
 
@@ -94,7 +100,8 @@ pub fn load1() -> f64 {
 /// CPU time of this process, the children it waited for, and its live children with theirs.
 pub fn cpu_time() -> Duration {
     use nix::sys::resource::{UsageWho, getrusage};
-    let own = [UsageWho::RUSAGE_SELF, UsageWho::RUSAGE_CHILDREN].into_iter().filter_map(|who| getrusage(who).ok());
+    let own =
+        [UsageWho::RUSAGE_SELF, UsageWho::RUSAGE_CHILDREN].into_iter().filter_map(|who| getrusage(who).ok());
     let own: i64 = own
         .map(|u| {
             let (user, system) = (u.user_time(), u.system_time());

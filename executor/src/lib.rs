@@ -1,4 +1,39 @@
 //! The node agent: takes attempts from the scheduler, runs each in a sandbox, reports what the
 //! kernel says happened.
+//!
+//! It owns the sandboxes of its node and the end of every attempt it took. It never decides what
+//! runs (the scheduler does), never lets an agent's process near its own channel, and never
+//! reports what it did not see: a missing exit code stays missing.
+//!
+//! ```text
+//! scheduler <── link: attach, heartbeats ──> agent ──> lifecycle::Book (pure: event -> actions)
+//!                                              │
+//!                                              └──> attempt: one runner each ──> sandbox::Backend
+//! ```
 
+mod agent;
+mod attempt;
+pub mod broker;
+mod capacity;
+mod capture;
+pub mod census;
+mod clock;
+pub mod config;
+pub mod doctor;
+mod error;
+mod grading;
+mod host;
+mod lease;
+pub mod lifecycle;
+mod link;
+mod logs;
+mod messages;
+mod outputs;
 pub mod sandbox;
+mod serve;
+mod storage;
+
+pub use capacity::{Capacity, Measured};
+pub use config::{Config, Endpoint};
+pub use error::Error;
+pub use serve::{Handle, serve};

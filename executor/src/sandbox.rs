@@ -1,6 +1,12 @@
 //! What every backend offers. The agent half of the executor (link, lifecycle, attempts) sees
 //! sandboxes only through these traits; what a backend cannot do is refused by name.
 
+mod channel;
+pub mod container;
+mod files;
+mod image;
+mod users;
+
 use std::collections::BTreeMap;
 use std::fmt;
 use std::os::fd::OwnedFd;

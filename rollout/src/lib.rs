@@ -8,6 +8,7 @@
 //! Words: Job > Group (one task row, n samples) > Rollout (one sample) > Step (DAG node) >
 //! Attempt (one try of a step, in a sandbox).
 
+pub mod classify;
 pub mod expression;
 pub mod failure;
 pub mod ids;
@@ -16,6 +17,7 @@ pub mod outcome;
 pub mod plan;
 pub mod quantity;
 pub mod resolve;
+pub mod reward;
 pub mod spec;
 pub mod state;
 pub mod text;

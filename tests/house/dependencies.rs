@@ -17,7 +17,16 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("rollout-cli", &["rollout", "rollout-wire", "scheduler", "executor", "datasets", "blobs"]),
     (
         "tests",
-        &["rollout", "rollout-wire", "scheduler-core", "scheduler", "executor", "datasets", "blobs", "sandbox-init"],
+        &[
+            "rollout",
+            "rollout-wire",
+            "scheduler-core",
+            "scheduler",
+            "executor",
+            "datasets",
+            "blobs",
+            "sandbox-init",
+        ],
     ),
     ("benches", &["tests", "executor", "rollout", "rollout-wire", "scheduler", "datasets", "blobs"]),
 ];
@@ -25,8 +34,10 @@ const ALLOWED: &[(&str, &[&str])] = &[
 /// Crates that decide. They list none of [`SHELL_ONLY`].
 const PURE: &[&str] = &["rollout", "scheduler-core"];
 /// Arrow, generated code and the static init: no runtime, no database, no sockets of their own.
-const QUIET: &[(&str, &[&str])] =
-    &[("datasets", &["tokio", "tonic", "sqlx", "hyper"]), ("sandbox-init", &["tokio", "tonic", "sqlx", "hyper", "nix"])];
+const QUIET: &[(&str, &[&str])] = &[
+    ("datasets", &["tokio", "tonic", "sqlx", "hyper"]),
+    ("sandbox-init", &["tokio", "tonic", "sqlx", "hyper", "nix"]),
+];
 const SHELL_ONLY: &[&str] = &["tokio", "tonic", "sqlx", "nix", "hyper", "rand", "tracing"];
 
 #[test]

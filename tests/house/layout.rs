@@ -20,7 +20,17 @@ fn tracked_files() -> Vec<String> {
 #[test]
 fn no_top_level_folder_but_those_of_the_card() {
     let card = [
-        "rollout", "guard", "scheduler", "executor", "datasets", "tests", "benches", "docs", ".config", ".cargo", ".ci",
+        "rollout",
+        "guard",
+        "scheduler",
+        "executor",
+        "datasets",
+        "tests",
+        "benches",
+        "docs",
+        ".config",
+        ".cargo",
+        ".ci",
     ];
     let mut seen: Vec<String> =
         tracked_files().iter().filter_map(|f| f.split_once('/')).map(|(top, _)| top.to_owned()).collect();

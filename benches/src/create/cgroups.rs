@@ -22,7 +22,8 @@ impl Cgroups {
         let v1: Vec<PathBuf> = ["memory", "cpu", "pids"].map(|c| Path::new("/sys/fs/cgroup").join(c)).into();
         let (mounts, v2) = if v1.iter().all(|p| p.join("cgroup.procs").exists()) {
             (v1, false)
-        } else if fs::read_to_string("/sys/fs/cgroup/cgroup.controllers").is_ok_and(|c| c.contains("memory")) {
+        } else if fs::read_to_string("/sys/fs/cgroup/cgroup.controllers").is_ok_and(|c| c.contains("memory"))
+        {
             (vec![PathBuf::from("/sys/fs/cgroup")], true)
         } else {
             bail!("neither v1 nor v2 memory, cpu and pids controllers");
@@ -49,7 +50,11 @@ impl Cgroups {
         let limits: &[(usize, &str, &str)] = if self.v2 {
             &[(0, "memory.max", "536870912"), (0, "cpu.max", "100000 100000"), (0, "pids.max", "256")]
         } else {
-            &[(0, "memory.limit_in_bytes", "536870912"), (1, "cpu.cfs_quota_us", "100000"), (2, "pids.max", "256")]
+            &[
+                (0, "memory.limit_in_bytes", "536870912"),
+                (1, "cpu.cfs_quota_us", "100000"),
+                (2, "pids.max", "256"),
+            ]
         };
         for (dir, file, value) in limits {
             fs::write(dirs[*dir].join(file), value).with_context(|| (*file).to_owned())?;

@@ -126,7 +126,11 @@ impl Child {
                 return 1;
             }
             let none = ptr::null::<libc::c_char>();
-            let mount = |source: &CStr, target: &CStr, kind: *const libc::c_char, flags, data: *const libc::c_char| {
+            let mount = |source: &CStr,
+                         target: &CStr,
+                         kind: *const libc::c_char,
+                         flags,
+                         data: *const libc::c_char| {
                 libc::mount(source.as_ptr(), target.as_ptr(), kind, flags, data.cast()) == 0
             };
             if !mount(c"none", &self.root, none, libc::MS_REC | libc::MS_PRIVATE, none) {
@@ -188,7 +192,8 @@ pub struct NetnsGuard(OwnedFd);
 impl NetnsGuard {
     pub fn new() -> Result<Self> {
         // SAFETY: the path is a NUL-terminated literal; the result is checked.
-        let fd = unsafe { libc::open(c"/proc/thread-self/ns/net".as_ptr(), libc::O_RDONLY | libc::O_CLOEXEC) };
+        let fd =
+            unsafe { libc::open(c"/proc/thread-self/ns/net".as_ptr(), libc::O_RDONLY | libc::O_CLOEXEC) };
         ensure!(fd >= 0, "open netns: {}", io::Error::last_os_error());
         // SAFETY: a descriptor we just opened and nobody else owns.
         Ok(Self(unsafe { OwnedFd::from_raw_fd(fd) }))

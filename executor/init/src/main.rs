@@ -1,0 +1,189 @@
+//! PID 1 of a sandbox: starts what the executor asks for, reaps everything, reports what the
+//! kernel says, and ends (with it the whole sandbox) when its channel closes.
+//!
+//! It starts with its channel at descriptor 3, four capabilities in its own user namespace
+//! (SETUID, SETGID, KILL, SETPCAP), no_new_privs and every filter already in force.
+
+mod process;
+
+use std::collections::BTreeMap;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
+use std::process::ExitCode;
+
+use sandbox_init::message::{BODY_MAX, Event, MESSAGE_MAX, Request, Spawn, Stage};
+use sandbox_init::{CHANNEL_FD, packet};
+
+/// Processes started by request and alive at once. Past it a spawn is refused with EAGAIN.
+const PROCESSES_MAX: usize = 4096;
+
+fn main() -> ExitCode {
+    // SAFETY: prctl with these arguments touches no memory.
+    let hidden = unsafe { libc::prctl(libc::PR_SET_DUMPABLE, 0, 0, 0, 0) };
+    if hidden != 0 {
+        return ExitCode::from(2);
+    }
+    // SAFETY: the executor's side put the channel here before exec; nothing else owns it.
+    let channel = unsafe { OwnedFd::from_raw_fd(CHANNEL_FD) };
+    match Init::new(channel).and_then(|mut init| init.serve()) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(_) => ExitCode::from(3),
+    }
+}
+
+struct Init {
+    channel: OwnedFd,
+    /// Readable when a child changed state: SIGCHLD is blocked and read here.
+    children_changed: OwnedFd,
+    /// Ticket of each live process that was asked for, by pid.
+    tickets: BTreeMap<i32, u32>,
+}
+
+impl Init {
+    fn new(channel: OwnedFd) -> io::Result<Self> {
+        // SAFETY: the set is initialised by sigemptyset before use; signalfd gives a fresh
+        // descriptor that we own.
+        let children_changed = unsafe {
+            if libc::fcntl(channel.as_raw_fd(), libc::F_SETFD, libc::FD_CLOEXEC) < 0 {
+                return Err(io::Error::last_os_error());
+            }
+            let mut set = std::mem::zeroed();
+            libc::sigemptyset(&raw mut set);
+            libc::sigaddset(&raw mut set, libc::SIGCHLD);
+            libc::sigprocmask(libc::SIG_BLOCK, &raw const set, std::ptr::null_mut());
+            let fd = libc::signalfd(-1, &raw const set, libc::SFD_CLOEXEC | libc::SFD_NONBLOCK);
+            if fd < 0 {
+                return Err(io::Error::last_os_error());
+            }
+            OwnedFd::from_raw_fd(fd)
+        };
+        Ok(Self { channel, children_changed, tickets: BTreeMap::new() })
+    }
+
+    fn serve(&mut self) -> io::Result<()> {
+        self.send(Event::Ready)?;
+        let mut buffer = vec![0; MESSAGE_MAX];
+        loop {
+            let mut ready = [&self.channel, &self.children_changed].map(|fd| libc::pollfd {
+                fd: fd.as_raw_fd(),
+                events: libc::POLLIN,
+                revents: 0,
+            });
+            // SAFETY: `ready` has the two entries the call is told of.
+            if unsafe { libc::poll(ready.as_mut_ptr(), 2, -1) } < 0 {
+                let error = io::Error::last_os_error();
+                if error.kind() == io::ErrorKind::Interrupted {
+                    continue;
+                }
+                return Err(error);
+            }
+            if ready[1].revents != 0 {
+                self.drain_signals();
+                self.reap(libc::WNOHANG)?;
+            }
+            if ready[0].revents != 0 {
+                let Some((len, fds)) = packet::receive(self.channel.as_fd(), &mut buffer, 0)? else {
+                    return Ok(());
+                };
+                self.handle(&buffer[..len], fds)?;
+            }
+        }
+    }
+
+    fn drain_signals(&self) {
+        let mut info = [0u8; 512];
+        // SAFETY: the buffer is as long as stated; the descriptor does not block.
+        while unsafe {
+            libc::read(self.children_changed.as_raw_fd(), info.as_mut_ptr().cast(), info.len()) > 0
+        } {}
+    }
+
+    fn handle(&mut self, bytes: &[u8], fds: Vec<OwnedFd>) -> io::Result<()> {
+        // A malformed request means the two ends disagree on the protocol: end, and be seen to.
+        let request = Request::decode(bytes).map_err(io::Error::other)?;
+        match request {
+            Request::Spawn { ticket, spawn } => self.spawn(ticket, Ok(spawn), fds),
+            Request::SpawnFromFile { ticket } => {
+                let mut fds = fds;
+                let body = fds.pop().ok_or(libc::EBADMSG).and_then(read_body);
+                self.spawn(ticket, body, fds)
+            }
+            Request::Signal { ticket, process, signal } => {
+                let pid = self.tickets.iter().find(|(_, known)| **known == process).map(|(pid, _)| *pid);
+                // SAFETY: kill touches no memory; the pid is of our unreaped child, so it names
+                // that child's own group.
+                let errno = match pid {
+                    Some(pid) if unsafe { libc::kill(-pid, signal) } == 0 => 0,
+                    Some(_) => errno(),
+                    None => libc::ESRCH,
+                };
+                self.send(Event::Signalled { ticket, errno })
+            }
+            Request::KillAll { ticket } => {
+                // SAFETY: as PID 1 this reaches every process of this namespace but us. The
+                // kernel walks them under a lock that forks respect: none slips through.
+                unsafe { libc::kill(-1, libc::SIGKILL) };
+                let reaped = self.reap(0)?;
+                self.send(Event::KilledAll { ticket, reaped })
+            }
+        }
+    }
+
+    fn spawn(&mut self, ticket: u32, spawn: Result<Spawn, i32>, fds: Vec<OwnedFd>) -> io::Result<()> {
+        let started = match (spawn, <[OwnedFd; 2]>::try_from(fds)) {
+            _ if self.tickets.len() >= PROCESSES_MAX => Err((Stage::Request, libc::EAGAIN)),
+            (Ok(spawn), Ok([stdout, stderr])) => process::start(&spawn, &stdout, &stderr),
+            (Err(errno), _) => Err((Stage::Request, errno)),
+            (_, Err(_)) => Err((Stage::Request, libc::EBADMSG)),
+        };
+        match started {
+            Ok(pid) => {
+                self.tickets.insert(pid, ticket);
+                self.send(Event::Started { ticket, pid })
+            }
+            Err((stage, errno)) => self.send(Event::NotStarted { ticket, stage, errno }),
+        }
+    }
+
+    /// Collects ended children: with WNOHANG those there are, with 0 until none is left.
+    fn reap(&mut self, flags: i32) -> io::Result<u32> {
+        let mut reaped = 0;
+        loop {
+            let mut status = 0;
+            // SAFETY: `status` is a valid place for the result.
+            let pid = unsafe { libc::waitpid(-1, &raw mut status, flags) };
+            if pid < 0 && errno() == libc::EINTR {
+                continue;
+            }
+            if pid <= 0 {
+                return Ok(reaped);
+            }
+            reaped += 1;
+            if let Some(ticket) = self.tickets.remove(&pid) {
+                self.send(Event::Exited { ticket, status })?;
+            }
+        }
+    }
+
+    fn send(&self, event: Event) -> io::Result<()> {
+        packet::send(self.channel.as_fd(), &event.encode(), &[], 0)
+    }
+}
+
+fn read_body(file: OwnedFd) -> Result<Spawn, i32> {
+    use std::io::Read;
+    let mut bytes = Vec::new();
+    let limit = BODY_MAX as u64 + 1;
+    std::fs::File::from(file)
+        .take(limit)
+        .read_to_end(&mut bytes)
+        .map_err(|error| error.raw_os_error().unwrap_or(libc::EIO))?;
+    if bytes.len() > BODY_MAX {
+        return Err(libc::E2BIG);
+    }
+    Spawn::decode(&bytes).map_err(|_| libc::EBADMSG)
+}
+
+fn errno() -> i32 {
+    io::Error::last_os_error().raw_os_error().unwrap_or(libc::EIO)
+}

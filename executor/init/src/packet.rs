@@ -1,0 +1,170 @@
+//! SEQPACKET datagrams with descriptors. Nothing here allocates except [`receive`], so a process
+//! between clone and exec may use the rest.
+
+use std::io;
+use std::mem::{self, MaybeUninit};
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::ptr;
+
+/// Descriptors in one datagram.
+pub const FDS_MAX: usize = 8;
+
+/// Room for [`FDS_MAX`] descriptors, aligned as `cmsghdr` wants it.
+#[repr(C, align(8))]
+struct Control([u8; 64]);
+
+const _: () = assert!(FDS_MAX * size_of::<RawFd>() + 16 <= 64);
+
+/// Both ends of a fresh SEQPACKET pair, closed on exec.
+pub fn pair() -> io::Result<(OwnedFd, OwnedFd)> {
+    let mut fds = [-1; 2];
+    // SAFETY: `fds` has room for the two descriptors the call writes.
+    let done = unsafe {
+        libc::socketpair(libc::AF_UNIX, libc::SOCK_SEQPACKET | libc::SOCK_CLOEXEC, 0, fds.as_mut_ptr())
+    };
+    if done < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: the kernel just gave us these two, nobody else owns them.
+    Ok(unsafe { (OwnedFd::from_raw_fd(fds[0]), OwnedFd::from_raw_fd(fds[1])) })
+}
+
+/// Sends one datagram. `flags` is added to MSG_NOSIGNAL (MSG_DONTWAIT for an async caller).
+pub fn send(socket: BorrowedFd<'_>, bytes: &[u8], fds: &[RawFd], flags: i32) -> io::Result<()> {
+    if fds.len() > FDS_MAX {
+        return Err(io::Error::from_raw_os_error(libc::E2BIG));
+    }
+    let mut control = Control([0; 64]);
+    let mut part = libc::iovec { iov_base: bytes.as_ptr().cast_mut().cast(), iov_len: bytes.len() };
+    // SAFETY: all-zero is a valid msghdr.
+    let mut header: libc::msghdr = unsafe { mem::zeroed() };
+    header.msg_iov = &raw mut part;
+    header.msg_iovlen = 1;
+    if !fds.is_empty() {
+        let len = u32::try_from(size_of_val(fds)).map_err(|_| io::ErrorKind::InvalidInput)?;
+        // SAFETY: `control` is larger than CMSG_SPACE of FDS_MAX descriptors and aligned, so the
+        // first header exists and its data has room for `fds`.
+        unsafe {
+            header.msg_control = (&raw mut control).cast();
+            header.msg_controllen = libc::CMSG_SPACE(len) as usize;
+            let first = libc::CMSG_FIRSTHDR(&raw const header);
+            (*first).cmsg_level = libc::SOL_SOCKET;
+            (*first).cmsg_type = libc::SCM_RIGHTS;
+            (*first).cmsg_len = libc::CMSG_LEN(len) as usize;
+            ptr::copy_nonoverlapping(fds.as_ptr().cast::<u8>(), libc::CMSG_DATA(first), len as usize);
+        }
+    }
+    loop {
+        // SAFETY: header, part and control outlive the call.
+        let sent =
+            unsafe { libc::sendmsg(socket.as_raw_fd(), &raw const header, libc::MSG_NOSIGNAL | flags) };
+        if sent >= 0 {
+            return Ok(());
+        }
+        let error = io::Error::last_os_error();
+        if error.kind() != io::ErrorKind::Interrupted {
+            return Err(error);
+        }
+    }
+}
+
+/// Descriptors that came with a datagram; closed unless taken.
+#[derive(Debug)]
+pub struct Received {
+    /// Bytes of the datagram; 0 = the other end is gone.
+    pub len: usize,
+    pub fds: [Option<OwnedFd>; FDS_MAX],
+}
+
+/// Receives one datagram into `buffer`. A datagram or descriptor list that was cut is an error.
+pub fn receive_into(socket: BorrowedFd<'_>, buffer: &mut [u8], flags: i32) -> io::Result<Received> {
+    let mut control = Control([0; 64]);
+    let mut part = libc::iovec { iov_base: buffer.as_mut_ptr().cast(), iov_len: buffer.len() };
+    // SAFETY: all-zero is a valid msghdr.
+    let mut header: libc::msghdr = unsafe { MaybeUninit::zeroed().assume_init() };
+    header.msg_iov = &raw mut part;
+    header.msg_iovlen = 1;
+    header.msg_control = (&raw mut control).cast();
+    header.msg_controllen = size_of::<Control>();
+    let len = loop {
+        // SAFETY: header, part and control outlive the call and state their true sizes.
+        let got =
+            unsafe { libc::recvmsg(socket.as_raw_fd(), &raw mut header, libc::MSG_CMSG_CLOEXEC | flags) };
+        match usize::try_from(got) {
+            Ok(len) => break len,
+            Err(_) => {
+                let error = io::Error::last_os_error();
+                if error.kind() != io::ErrorKind::Interrupted {
+                    return Err(error);
+                }
+            }
+        }
+    };
+    let mut fds = [const { None }; FDS_MAX];
+    // SAFETY: the kernel filled `control` and `msg_controllen`; the CMSG walk stays inside them,
+    // and every descriptor in SCM_RIGHTS is ours now.
+    unsafe {
+        let first = libc::CMSG_FIRSTHDR(&raw const header);
+        if !first.is_null()
+            && (*first).cmsg_level == libc::SOL_SOCKET
+            && (*first).cmsg_type == libc::SCM_RIGHTS
+        {
+            let bytes = (*first).cmsg_len - libc::CMSG_LEN(0) as usize;
+            let data = libc::CMSG_DATA(first).cast::<RawFd>();
+            for (at, slot) in fds.iter_mut().enumerate().take(bytes / size_of::<RawFd>()) {
+                *slot = Some(OwnedFd::from_raw_fd(ptr::read_unaligned(data.add(at))));
+            }
+        }
+    }
+    if header.msg_flags & (libc::MSG_TRUNC | libc::MSG_CTRUNC) != 0 {
+        return Err(io::Error::from_raw_os_error(libc::EMSGSIZE));
+    }
+    Ok(Received { len, fds })
+}
+
+/// As [`receive_into`], with a vector of what came. `None` = the other end is gone.
+pub fn receive(
+    socket: BorrowedFd<'_>,
+    buffer: &mut [u8],
+    flags: i32,
+) -> io::Result<Option<(usize, Vec<OwnedFd>)>> {
+    let received = receive_into(socket, buffer, flags)?;
+    Ok((received.len > 0).then(|| (received.len, received.fds.into_iter().flatten().collect())))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Read;
+    use std::os::fd::AsFd;
+
+    use super::*;
+
+    #[test]
+    fn descriptors_arrive_with_their_datagram_and_the_end_is_seen() {
+        let (left, right) = pair().unwrap();
+        let (mut reader, writer) = io::pipe().unwrap();
+        send(left.as_fd(), b"hello", &[writer.as_raw_fd()], 0).unwrap();
+        drop(writer);
+        let mut buffer = [0; 16];
+        let (len, fds) = receive(right.as_fd(), &mut buffer, 0).unwrap().unwrap();
+        assert_eq!((&buffer[..len], fds.len()), (&b"hello"[..], 1));
+        drop(fds);
+        assert_eq!(reader.read(&mut buffer).unwrap(), 0, "the passed end was the last one");
+        drop(left);
+        assert!(receive(right.as_fd(), &mut buffer, 0).unwrap().is_none());
+    }
+
+    #[test]
+    fn a_datagram_larger_than_the_buffer_is_an_error_not_a_prefix() {
+        let (left, right) = pair().unwrap();
+        send(left.as_fd(), &[1; 32], &[], 0).unwrap();
+        assert!(receive(right.as_fd(), &mut [0; 16], 0).is_err());
+    }
+
+    #[test]
+    fn more_descriptors_than_the_bound_are_refused() {
+        let (left, _right) = pair().unwrap();
+        let too_many = [left.as_raw_fd(); FDS_MAX + 1];
+        assert!(send(left.as_fd(), b"x", &too_many, 0).is_err());
+    }
+}

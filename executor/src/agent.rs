@@ -1,0 +1,381 @@
+//! The agent: the one task that owns the books of this executor. It takes events, asks
+//! [`Book`] what follows, and does that; it never waits for anything slow itself.
+
+use std::collections::BTreeMap;
+use std::panic::AssertUnwindSafe;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::FutureExt as _;
+use rollout::failure::{Failure, FailureCode};
+use rollout::{AttemptId, IncarnationId};
+use rollout_wire::v1;
+use tokio::sync::{Semaphore, mpsc, oneshot, watch};
+use tokio::task::JoinSet;
+use tokio::time::{Instant, MissedTickBehavior, interval};
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use crate::Config;
+use crate::attempt::{self, Assignment, Finished, Tools};
+use crate::capacity::Measured;
+use crate::capture::{self, Stream};
+use crate::clock::boot_now;
+use crate::lease::Lease;
+use crate::lifecycle::{Action, At, Book, Finish, Kill, Order, Phase, Refusal, RefusalClass, Report};
+use crate::link::{FromLink, Opening, Session};
+use crate::logs::{self, LOG_READS_MAX};
+use crate::messages::{self, Command, LogRequest};
+use crate::sandbox::{Backend, Sandbox};
+use crate::storage::Storage;
+
+/// How often the lease and the end of a shutdown are looked at.
+const TICK: Duration = Duration::from_millis(50);
+/// Phases on their way from runners: two for each attempt that can be held.
+pub(crate) const PROGRESS_QUEUE_MAX: usize = 1 << 17;
+/// At a shutdown: for killed attempts to be torn down.
+const STOP_TIMEOUT: Duration = Duration::from_secs(120);
+/// At a shutdown: for the scheduler to acknowledge the last ends.
+const LAST_ACKS_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// What the agent is made of.
+pub(crate) struct Parts {
+    pub config: Config,
+    pub backend: Arc<dyn Backend>,
+    pub book: Book,
+    pub attempts_dir: PathBuf,
+    pub from_link: mpsc::Receiver<FromLink>,
+    pub lease: watch::Receiver<Option<Lease>>,
+    /// What was measured, from the sampler.
+    pub measured: watch::Receiver<Measured>,
+    /// The same with the count of sandboxes, for the heartbeats.
+    pub heartbeat: watch::Sender<(Measured, u32)>,
+    pub incarnation: watch::Sender<IncarnationId>,
+}
+
+pub(crate) struct Agent {
+    parts: Parts,
+    storage: Option<Storage>,
+    session: Option<Session>,
+    opening: Option<oneshot::Sender<Opening>>,
+    runners: JoinSet<(At, Finished)>,
+    kills: BTreeMap<At, watch::Sender<Option<Kill>>>,
+    /// Captured output of every attempt held.
+    dirs: BTreeMap<At, PathBuf>,
+    kept: BTreeMap<AttemptId, Box<dyn Sandbox>>,
+    progress: mpsc::Sender<(At, Phase)>,
+    progressed: Option<mpsc::Receiver<(At, Phase)>>,
+    /// Teardowns and creations nobody waits for.
+    stragglers: TaskTracker,
+    log_reads: Arc<Semaphore>,
+    serial: u64,
+    is_abandoning: bool,
+}
+
+impl Agent {
+    pub fn new(parts: Parts) -> Self {
+        let (progress, progressed) = mpsc::channel(PROGRESS_QUEUE_MAX);
+        Self {
+            parts,
+            storage: None,
+            session: None,
+            opening: None,
+            runners: JoinSet::new(),
+            kills: BTreeMap::new(),
+            dirs: BTreeMap::new(),
+            kept: BTreeMap::new(),
+            progress,
+            progressed: Some(progressed),
+            stragglers: TaskTracker::new(),
+            log_reads: Arc::new(Semaphore::new(LOG_READS_MAX)),
+            serial: 0,
+            is_abandoning: false,
+        }
+    }
+
+    /// Serves until `token`, then ends every attempt and returns when nothing is left.
+    pub async fn run(mut self, token: CancellationToken) {
+        let Some(mut progressed) = self.progressed.take() else { return };
+        let mut ticks = interval(TICK);
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut stopping: Option<Stopping> = None;
+        loop {
+            tokio::select! {
+                Some(message) = self.parts.from_link.recv() => {
+                    // A command that waited out the lease must not begin anything.
+                    self.check_lease();
+                    self.hear(message);
+                }
+                Some((at, phase)) = progressed.recv() => {
+                    let actions = self.parts.book.advance(at, phase);
+                    self.act(actions);
+                }
+                Some(joined) = self.runners.join_next() => match joined {
+                    Ok((at, finished)) => self.finish(at, finished),
+                    Err(error) => tracing::error!(%error, "a runner was ended from outside"),
+                },
+                Ok(()) = self.parts.measured.changed() => {
+                    let measured = *self.parts.measured.borrow_and_update();
+                    self.parts.book.observe(measured);
+                }
+                _ = ticks.tick() => {}
+                () = token.cancelled(), if stopping.is_none() => {
+                    let kill = Kill {
+                        code: FailureCode::NodeLost,
+                        reason: "the executor was told to end".to_owned(),
+                        should_store: false,
+                    };
+                    tracing::info!(sandboxes = self.parts.book.sandboxes(), "ending");
+                    let actions = self.parts.book.stop(&kill);
+                    self.act(actions);
+                    stopping = Some(Stopping { since: Instant::now(), quiet_since: None });
+                }
+            }
+            self.check_lease();
+            self.renew_when_empty();
+            self.parts.heartbeat.send_replace((*self.parts.measured.borrow(), self.parts.book.sandboxes()));
+            if let Some(stopping) = &mut stopping
+                && self.has_stopped(stopping)
+            {
+                return;
+            }
+        }
+    }
+
+    fn is_quiet(&self) -> bool {
+        self.runners.is_empty() && self.stragglers.is_empty() && self.parts.book.is_idle()
+    }
+
+    fn has_stopped(&self, stopping: &mut Stopping) -> bool {
+        if stopping.since.elapsed() > STOP_TIMEOUT {
+            let sandboxes = self.parts.book.sandboxes();
+            tracing::error!(sandboxes, "ended before everything was removed; the next start sweeps");
+            return true;
+        }
+        if !self.is_quiet() {
+            return false;
+        }
+        let quiet_since = *stopping.quiet_since.get_or_insert_with(Instant::now);
+        let nobody_listens = self.session.is_none();
+        self.parts.book.is_settled() || nobody_listens || quiet_since.elapsed() > LAST_ACKS_TIMEOUT
+    }
+
+    fn hear(&mut self, message: FromLink) {
+        match message {
+            FromLink::Opening(reply) => {
+                self.opening = Some(reply);
+                self.answer_opening();
+            }
+            FromLink::Up(session) => {
+                self.storage = Some(session.storage.clone());
+                self.session = Some(session);
+                for report in self.parts.book.untold() {
+                    self.report(messages::report(report));
+                }
+            }
+            FromLink::Down => self.session = None,
+            FromLink::Command(command) => self.obey(command),
+        }
+    }
+
+    fn obey(&mut self, command: Command) {
+        let book = &mut self.parts.book;
+        let actions = match command {
+            Command::Start(order) => book.start(*order),
+            Command::BadStart { at, problem } => {
+                let message = format!("the order cannot be read: {problem}");
+                let refusal = Refusal { class: RefusalClass::NeverFits, message };
+                vec![Action::Report(Report::Refused { at, refusal })]
+            }
+            Command::Kill { at, kill } => book.kill(at, kill),
+            Command::Release(at) => book.release(at),
+            Command::Acknowledge(at) => book.acknowledge(at),
+            Command::ReadLog(request) => return self.read_log(request),
+        };
+        self.act(actions);
+    }
+
+    fn act(&mut self, actions: Vec<Action>) {
+        for action in actions {
+            match action {
+                Action::Launch { order, sandbox_of } => self.launch(*order, sandbox_of),
+                Action::Interrupt { at, kill } => {
+                    if let Some(sender) = self.kills.get(&at) {
+                        sender.send_replace(Some(kill));
+                    }
+                }
+                Action::Destroy { attempt } => {
+                    if let Some(sandbox) = self.kept.remove(&attempt) {
+                        self.stragglers.spawn(attempt::destroy(sandbox));
+                    }
+                }
+                Action::Discard { at } => self.discard(at),
+                Action::Report(report) => self.report(messages::report(report)),
+            }
+        }
+    }
+
+    fn launch(&mut self, order: Order, sandbox_of: Option<AttemptId>) {
+        let at = At { attempt: order.attempt, generation: order.generation };
+        let sandbox = sandbox_of.and_then(|attempt| self.kept.remove(&attempt));
+        let refused = match (&self.storage, sandbox_of, &sandbox) {
+            (None, ..) => Some((RefusalClass::Unhealthy, "no blob store yet")),
+            (_, Some(_), None) => Some((RefusalClass::SandboxGone, "the kept sandbox is gone")),
+            _ => None,
+        };
+        if let Some((class, message)) = refused {
+            let refusal = Refusal { class, message: message.to_owned() };
+            let actions = self.parts.book.finish(at, Finish::Refused(refusal));
+            return self.act(actions);
+        }
+        let Some(storage) = self.storage.clone() else { return };
+        let tools = Tools {
+            backend: self.parts.backend.clone(),
+            storage,
+            capture_bytes_max: self.parts.config.capture_bytes_max,
+            stragglers: self.stragglers.clone(),
+        };
+        self.serial += 1;
+        let sandbox_id = format!("{}-{}", order.attempt.rollout.group.job, self.serial);
+        let dir = self.parts.attempts_dir.join(&sandbox_id);
+        let (kill, kills) = watch::channel(None);
+        self.kills.insert(at, kill);
+        self.dirs.insert(at, dir.clone());
+        tracing::debug!(attempt = %at.attempt, generation = %at.generation, sandbox = %sandbox_id, "launched");
+        let progress = self.progress.clone();
+        let assignment = Assignment { order, sandbox, sandbox_id, dir, kills };
+        self.runners.spawn(async move {
+            let tell = |phase| {
+                if progress.try_send((at, phase)).is_err() {
+                    tracing::error!(attempt = %at.attempt, ?phase, "phase not told: the queue is full");
+                }
+            };
+            let running = AssertUnwindSafe(attempt::run(&tools, assignment, tell)).catch_unwind();
+            let finished = running.await.unwrap_or_else(|_| Finished {
+                finish: Finish::Ended { outcome: Box::new(attempt::panicked()), kept: false },
+                sandbox: None,
+            });
+            (at, finished)
+        });
+    }
+
+    fn finish(&mut self, at: At, finished: Finished) {
+        let Finished { finish, sandbox } = finished;
+        self.kills.remove(&at);
+        if let Finish::Ended { outcome, kept } = &finish {
+            let failure = outcome.failure.as_ref();
+            let code = failure.map_or("", |Failure { code, .. }| code.as_str());
+            tracing::debug!(attempt = %at.attempt, generation = %at.generation, code, kept, "ended");
+        }
+        if let Some(sandbox) = sandbox {
+            self.kept.insert(at.attempt, sandbox);
+        }
+        let actions = self.parts.book.finish(at, finish);
+        self.act(actions);
+    }
+
+    /// Ends are kept in the book until they are acknowledged; a link too slow for the queue is
+    /// given up, and the next attach tells again what matters.
+    fn report(&mut self, report: v1::Report) {
+        if let Some(session) = &self.session
+            && session.reports.try_send(report).is_err()
+        {
+            session.closed.cancel();
+        }
+    }
+
+    fn discard(&mut self, at: At) {
+        let Some(dir) = self.dirs.remove(&at) else { return };
+        self.stragglers.spawn(async move {
+            match tokio::fs::remove_dir_all(&dir).await {
+                Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+                    tracing::warn!(dir = %dir.display(), %error, "captured output not removed");
+                }
+                _ => {}
+            }
+        });
+    }
+
+    fn read_log(&mut self, request: LogRequest) {
+        let held = self.parts.book.generation(request.attempt);
+        let at = held.map(|generation| At { attempt: request.attempt, generation });
+        let dir = at.and_then(|at| self.dirs.get(&at));
+        let Some((dir, stream)) = dir.zip(Stream::named(&request.stream)) else {
+            return self.report(messages::log_data(request.request, Vec::new(), true));
+        };
+        let Some(session) = &self.session else { return };
+        let (path, reports) = (capture::path(dir, stream), session.reports.clone());
+        match self.log_reads.clone().try_acquire_owned() {
+            Ok(permit) => drop(tokio::spawn(logs::answer(request, path, reports, permit))),
+            // Nothing new for now: the reader asks again.
+            Err(_) => self.report(messages::log_data(request.request, Vec::new(), false)),
+        }
+    }
+
+    fn check_lease(&mut self) {
+        let Some(lease) = *self.parts.lease.borrow() else { return };
+        let incarnation = *self.parts.incarnation.borrow();
+        if self.is_abandoning || lease.incarnation != incarnation || boot_now() < lease.ends_at {
+            return;
+        }
+        let sandboxes = self.parts.book.sandboxes();
+        tracing::warn!(%incarnation, sandboxes, "the lease is over: everything of this incarnation ends");
+        self.is_abandoning = true;
+        if let Some(session) = self.session.take() {
+            session.closed.cancel();
+        }
+        let kill = Kill {
+            code: FailureCode::LeaseLost,
+            reason: "the lease of this node is over".to_owned(),
+            should_store: false,
+        };
+        let actions = self.parts.book.abandon(&kill);
+        self.act(actions);
+    }
+
+    /// The next incarnation serves only when nothing of the last one is left.
+    fn renew_when_empty(&mut self) {
+        if !(self.is_abandoning && self.is_quiet() && self.parts.book.is_empty()) {
+            return;
+        }
+        self.is_abandoning = false;
+        let incarnation = IncarnationId::from_bits(rand::random());
+        self.parts.incarnation.send_replace(incarnation);
+        self.parts.book.renew();
+        tracing::info!(%incarnation, "a new incarnation begins");
+        self.answer_opening();
+    }
+
+    fn answer_opening(&mut self) {
+        if self.is_abandoning {
+            return;
+        }
+        let Some(reply) = self.opening.take() else { return };
+        let capacity = self.parts.book.capacity();
+        let incarnation = *self.parts.incarnation.borrow();
+        let held = self.parts.book.held().into_iter();
+        let hello = v1::Hello {
+            node: self.parts.config.node.to_string(),
+            incarnation: incarnation.to_string(),
+            capacity: Some(v1::Capacity {
+                cpu_milli: capacity.total.cpu.0,
+                memory_bytes: capacity.total.memory.0,
+                disk_bytes: capacity.total.disk.0,
+                sandboxes: capacity.sandboxes,
+                disk_limit_max_bytes: capacity.disk_limit_max.0,
+                backends: vec![self.parts.config.backend.clone()],
+            }),
+            held: held.map(|(at, phase)| messages::held(at, phase)).collect(),
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+        };
+        // The link may have gone meanwhile; it asks again.
+        let _gone = reply.send(Opening { incarnation, hello });
+    }
+}
+
+#[derive(Debug)]
+struct Stopping {
+    since: Instant,
+    quiet_since: Option<Instant>,
+}

@@ -1,0 +1,163 @@
+//! One attempt, from order to outcome. A runner owns its sandbox: every way out of the work, good
+//! or bad, leads through the one teardown at the end of [`run`].
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use rollout::failure::{Domain, Failure, FailureCode};
+use rollout::outcome::{Captured, Outcome, Times, Usage};
+use rollout::{Bytes, Timestamp};
+use tokio::sync::watch;
+use tokio::time::Instant;
+use tokio_util::task::TaskTracker;
+
+use crate::clock::{elapsed, wall_now};
+use crate::lifecycle::{Finish, Kill, Order, Phase};
+use crate::sandbox::{Backend, Sandbox};
+use crate::storage::Storage;
+
+mod account;
+mod environment;
+mod meter;
+mod provision;
+mod work;
+
+use provision::Unready;
+
+/// The longest teardown a runner waits for. What is left then is the census's.
+pub(crate) const DESTROY_TIMEOUT: Duration = Duration::from_secs(60);
+
+/// What every runner of this executor uses.
+#[derive(Debug, Clone)]
+pub(crate) struct Tools {
+    pub backend: Arc<dyn Backend>,
+    pub storage: Storage,
+    /// Per stream.
+    pub capture_bytes_max: Bytes,
+    /// Sandboxes whose runner stopped waiting for their creation: destroyed when they come.
+    pub stragglers: TaskTracker,
+}
+
+/// What one runner is given.
+#[derive(Debug)]
+pub(crate) struct Assignment {
+    pub order: Order,
+    /// The kept sandbox to go on in.
+    pub sandbox: Option<Box<dyn Sandbox>>,
+    /// The name of a new sandbox.
+    pub sandbox_id: String,
+    /// For captured output; made by the runner.
+    pub dir: PathBuf,
+    /// Turns to some once, when the attempt has to end.
+    pub kills: watch::Receiver<Option<Kill>>,
+}
+
+/// How the attempt ended, and its sandbox if the next step goes on in it.
+#[derive(Debug)]
+pub(crate) struct Finished {
+    pub finish: Finish,
+    pub sandbox: Option<Box<dyn Sandbox>>,
+}
+
+/// Runs the attempt to its end. `progress` hears of each phase.
+pub(crate) async fn run(
+    tools: &Tools,
+    assignment: Assignment,
+    progress: impl Fn(Phase) + Send + Sync,
+) -> Finished {
+    let Assignment { order, mut sandbox, sandbox_id, dir, mut kills } = assignment;
+    let clock = Clock { taken_at: wall_now(), began: Instant::now() };
+    let ready = provision::prepare(tools, &order, &mut sandbox, sandbox_id, &dir, &mut kills).await;
+    let finish = match (ready, &sandbox) {
+        (Ok(ready), Some(sandbox)) => {
+            let env = environment::env(&order.step);
+            let work = work::Work { tools, order: &order, sandbox: sandbox.as_ref(), dir: &dir, clock, env };
+            let outcome = work.run(ready, &mut kills, &progress).await;
+            Finish::Ended { kept: should_keep(&order, &outcome), outcome: Box::new(outcome) }
+        }
+        (Ok(_), None) => {
+            let failure = Failure::new(FailureCode::StartFailed, "the backend gave no sandbox");
+            Finish::Ended { outcome: Box::new(clock.never_started(failure, "")), kept: false }
+        }
+        (Err(Unready::Refused(refusal)), _) => Finish::Refused(refusal),
+        (Err(Unready::Failed(failure)), sandbox) => {
+            let digest = sandbox.as_ref().map_or("", |sandbox| sandbox.image_digest());
+            Finish::Ended { outcome: Box::new(clock.never_started(failure, digest)), kept: false }
+        }
+    };
+    if !matches!(finish, Finish::Ended { kept: true, .. })
+        && let Some(sandbox) = sandbox.take()
+    {
+        destroy(sandbox).await;
+    }
+    Finished { finish, sandbox }
+}
+
+/// The next step of the chain runs after a success, and after a failure that is still graded.
+fn should_keep(order: &Order, outcome: &Outcome) -> bool {
+    let is_graded =
+        |failure: &Failure| failure.domain == Domain::Agent && failure.code.consequence().should_grade;
+    order.keep && outcome.failure.as_ref().is_none_or(is_graded)
+}
+
+/// The one way a sandbox ends. What will not go is logged here and found again by the census.
+pub(crate) async fn destroy(sandbox: Box<dyn Sandbox>) {
+    match tokio::time::timeout(DESTROY_TIMEOUT, sandbox.destroy()).await {
+        Ok(Ok(())) => {}
+        Ok(Err(error)) => tracing::error!(%error, "sandbox not wholly removed"),
+        Err(_) => {
+            tracing::error!(after_s = DESTROY_TIMEOUT.as_secs(), "sandbox not removed in time");
+        }
+    }
+}
+
+/// Resolves when the attempt has to end.
+async fn killed(kills: &mut watch::Receiver<Option<Kill>>) -> Kill {
+    match kills.wait_for(Option::is_some).await.map(|kill| kill.clone()) {
+        Ok(Some(kill)) => kill,
+        // The agent is gone without a word: nobody is left to report to.
+        Ok(None) | Err(_) => {
+            Kill { code: FailureCode::NodeLost, reason: "the executor ended".to_owned(), should_store: false }
+        }
+    }
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Clock {
+    taken_at: Timestamp,
+    began: Instant,
+}
+
+impl Clock {
+    /// The outcome of an attempt whose command never ran.
+    fn never_started(self, failure: Failure, image_digest: &str) -> Outcome {
+        Outcome {
+            failure: Some(failure),
+            exit_code: None,
+            signal: None,
+            oom: false,
+            timed_out: false,
+            stdout: Captured::default(),
+            stderr: Captured::default(),
+            artifacts: Vec::new(),
+            reward: None,
+            times: Times {
+                taken_at: self.taken_at,
+                started_at: None,
+                ended_at: wall_now(),
+                boot: Some(elapsed(self.began)),
+                run: None,
+            },
+            usage: Usage::default(),
+            image_digest: image_digest.to_owned(),
+        }
+    }
+}
+
+/// The outcome of a runner that panicked: a fault of ours.
+pub(crate) fn panicked() -> Outcome {
+    let failure = Failure::new(FailureCode::Unclassified, "the executor's runner of this attempt panicked");
+    let clock = Clock { taken_at: wall_now(), began: Instant::now() };
+    clock.never_started(failure, "")
+}

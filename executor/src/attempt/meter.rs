@@ -1,0 +1,72 @@
+//! The kernel's counters over one step: what they were when it began is taken off, and what may
+//! be gone at its end (a full disk that was emptied again) is sampled on the way.
+
+use rollout::classify::Counters;
+use rollout::outcome::Usage;
+use rollout::{Bytes, Millis};
+
+use crate::sandbox::Stats;
+
+#[derive(Debug)]
+pub(super) struct Meter {
+    base: Stats,
+    last: Stats,
+    disk_peak: Option<Bytes>,
+    inodes_free_least: Option<u64>,
+}
+
+impl Meter {
+    pub fn start(now: Stats) -> Self {
+        Self { base: now, last: now, disk_peak: now.disk_used, inodes_free_least: now.inodes_free }
+    }
+
+    pub fn sample(&mut self, now: Stats) {
+        self.disk_peak = self.disk_peak.max(now.disk_used);
+        self.inodes_free_least = match (self.inodes_free_least, now.inodes_free) {
+            (Some(least), Some(free)) => Some(least.min(free)),
+            (least, free) => least.or(free),
+        };
+        self.last = now;
+    }
+
+    pub fn counters(&self) -> Counters {
+        let since =
+            |base: Option<u64>, last: Option<u64>| Some(last?.saturating_sub(base.unwrap_or_default()));
+        Counters {
+            oom_kills: since(self.base.oom_kills, self.last.oom_kills),
+            pids_denied: since(self.base.pids_denied, self.last.pids_denied),
+            memory_peak: self.last.memory_peak,
+            disk_used: self.disk_peak,
+            disk_size: self.last.disk_size,
+            inodes_free: self.inodes_free_least,
+        }
+    }
+
+    pub fn usage(&self) -> Usage {
+        let cpu = |last: Millis| Millis(last.0.saturating_sub(self.base.cpu.unwrap_or_default().0));
+        Usage { cpu: self.last.cpu.map(cpu), memory_peak: self.last.memory_peak, disk_peak: self.disk_peak }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn counters_are_those_of_the_step_and_peaks_survive_a_clean_up() {
+        let stats = |oom, cpu, disk| Stats {
+            oom_kills: Some(oom),
+            cpu: Some(Millis(cpu)),
+            disk_used: Some(Bytes(disk)),
+            inodes_free: Some(100 - disk),
+            ..Stats::default()
+        };
+        let mut meter = Meter::start(stats(3, 50, 10));
+        meter.sample(stats(3, 60, 90));
+        meter.sample(stats(5, 80, 20));
+        let counters = meter.counters();
+        assert_eq!((counters.oom_kills, counters.pids_denied), (Some(2), None));
+        assert_eq!((counters.disk_used, counters.inodes_free), (Some(Bytes(90)), Some(10)));
+        assert_eq!((meter.usage().cpu, meter.usage().disk_peak), (Some(Millis(30)), Some(Bytes(90))));
+    }
+}

@@ -1,0 +1,198 @@
+//! Everything before the command: the sandbox, its files, its inputs. One block with one way to
+//! fail; the caller tears down whatever `slot` holds then.
+
+use std::path::Path;
+
+use rollout::Millis;
+use rollout::failure::{Failure, FailureCode};
+use rollout::plan::ResolvedContent;
+use rollout::reward::RewardProblem;
+use tokio::sync::{oneshot, watch};
+use tokio::time::Instant;
+
+use super::{Tools, destroy, killed};
+use crate::clock::elapsed;
+use crate::grading;
+use crate::lifecycle::{Kill, Order, Refusal, RefusalClass};
+use crate::outputs::in_workdir;
+use crate::sandbox::{CreateError, FileError, FileSource, Sandbox, SandboxSpec};
+use crate::storage::{StorageError, chain};
+
+const INPUT_MODE: u32 = 0o644;
+
+/// The command can start.
+#[derive(Debug)]
+pub(super) struct Ready {
+    /// Of a grader: why no reward it may give would count.
+    pub reward_problem: Option<RewardProblem>,
+    /// Until the command runs, the start timeout goes on.
+    pub start_deadline: Instant,
+}
+
+#[derive(Debug)]
+pub(super) enum Unready {
+    /// Nothing happened; another node may take it.
+    Refused(Refusal),
+    Failed(Failure),
+}
+
+pub(super) async fn prepare(
+    tools: &Tools,
+    order: &Order,
+    slot: &mut Option<Box<dyn Sandbox>>,
+    sandbox_id: String,
+    dir: &Path,
+    kills: &mut watch::Receiver<Option<Kill>>,
+) -> Result<Ready, Unready> {
+    let began = Instant::now();
+    let timeout = order.step.start_timeout;
+    let deadline = began + std::time::Duration::from_millis(timeout.0);
+    let provisioning = async {
+        let made = tokio::fs::create_dir_all(dir).await;
+        made.map_err(|error| storage_failed(&StorageError::capture(dir, error)))?;
+        obtain(tools, order, slot, sandbox_id).await?;
+        let Some(sandbox) = slot.as_deref() else {
+            return Err(failed(FailureCode::StartFailed, "the backend gave no sandbox".to_owned()));
+        };
+        place_files(tools, order, sandbox, dir).await?;
+        place_inputs(tools, order, sandbox, dir).await?;
+        match &order.step.grader {
+            None => Ok(None),
+            Some(plan) => grading::prepare(sandbox, &order.step, plan).await.map_err(|e| file_failed(&e)),
+        }
+    };
+    tokio::select! {
+        ready = provisioning => ready.map(|reward_problem| Ready { reward_problem, start_deadline: deadline }),
+        kill = killed(kills) => Err(failed(kill.code, format!("{}; it was not running yet", kill.reason))),
+        () = tokio::time::sleep_until(deadline) => {
+            Err(failed(FailureCode::StartTimeout, start_timeout_words(elapsed(began), timeout)))
+        }
+    }
+}
+
+pub(super) fn start_timeout_words(after: Millis, timeout: Millis) -> String {
+    format!("the sandbox was not ready after {after}, with a start timeout of {timeout}")
+}
+
+/// A new sandbox, or the kept one with this step's limits.
+///
+/// A creation runs in a task of its own: if nobody waits for it any more, because this future was
+/// dropped at the start timeout or by a kill, what it makes is destroyed as soon as it is made.
+async fn obtain(
+    tools: &Tools,
+    order: &Order,
+    slot: &mut Option<Box<dyn Sandbox>>,
+    id: String,
+) -> Result<(), Unready> {
+    let step = &order.step;
+    if let Some(kept) = slot {
+        let limited = kept.set_limits(step.resources.limit).await;
+        return limited.map_err(|error| {
+            failed(FailureCode::StartFailed, format!("the limits of the kept sandbox cannot be set: {error}"))
+        });
+    }
+    let spec = SandboxSpec {
+        id,
+        image: step.image.clone(),
+        limits: step.resources.limit,
+        user: step.user.clone(),
+        workdir: step.workdir.clone(),
+    };
+    let (sender, made) = oneshot::channel();
+    let backend = tools.backend.clone();
+    tools.stragglers.spawn(async move {
+        if let Err(Ok(Handover(Some(sandbox)))) = sender.send(backend.create(spec).await.map(Handover::of)) {
+            destroy(sandbox).await;
+        }
+    });
+    match made.await {
+        Ok(Ok(mut handover)) => {
+            *slot = handover.0.take();
+            Ok(())
+        }
+        Ok(Err(error)) => Err(create_failed(&error)),
+        Err(_) => Err(failed(FailureCode::StartFailed, "the creation of the sandbox panicked".to_owned())),
+    }
+}
+
+/// A new sandbox on its way to its runner. If the runner is gone between the send and the
+/// receipt, the sandbox is still torn down, by its own drop.
+struct Handover(Option<Box<dyn Sandbox>>);
+
+impl Handover {
+    fn of(sandbox: Box<dyn Sandbox>) -> Self {
+        Self(Some(sandbox))
+    }
+}
+
+async fn place_files(tools: &Tools, order: &Order, sandbox: &dyn Sandbox, dir: &Path) -> Result<(), Unready> {
+    for (index, file) in order.step.files.iter().enumerate() {
+        let content = match &file.content {
+            ResolvedContent::Text(text) => FileSource::Bytes(text.clone().into_bytes()),
+            ResolvedContent::Blob(sha256) => {
+                let fetched = tools.storage.fetch(sha256, None, &dir.join(format!("file-{index}"))).await;
+                FileSource::File(fetched.map_err(|error| storage_failed(&error))?)
+            }
+        };
+        let written = sandbox.write_file(&file.path, content, file.mode, &order.step.user).await;
+        written.map_err(|error| file_failed(&error))?;
+    }
+    Ok(())
+}
+
+async fn place_inputs(
+    tools: &Tools,
+    order: &Order,
+    sandbox: &dyn Sandbox,
+    dir: &Path,
+) -> Result<(), Unready> {
+    for (index, input) in order.inputs.iter().enumerate() {
+        let local = dir.join(format!("input-{index}"));
+        let fetched = tools.storage.fetch(&input.sha256, Some(input.size), &local).await;
+        let content = FileSource::File(fetched.map_err(|error| storage_failed(&error))?);
+        let path = in_workdir(&input.path, &order.step.workdir);
+        let written = sandbox.write_file(&path, content, INPUT_MODE, &order.step.user).await;
+        written.map_err(|error| file_failed(&error))?;
+        // The sandbox has its copy.
+        if let Err(error) = tokio::fs::remove_file(&local).await {
+            tracing::warn!(path = %local.display(), %error, "fetched input not removed");
+        }
+    }
+    Ok(())
+}
+
+fn failed(code: FailureCode, message: String) -> Unready {
+    Unready::Failed(Failure::new(code, message))
+}
+
+fn storage_failed(error: &StorageError) -> Unready {
+    failed(FailureCode::StorageFailed, chain(error))
+}
+
+/// A path that cannot be written, or content that does not fit, is the task's: no retry helps.
+fn file_failed(error: &FileError) -> Unready {
+    match error {
+        FileError::Full { .. } => {
+            let hint = "raise resources.limit.disk";
+            failed(FailureCode::NotFound, format!("{error}, before the step began; {hint}"))
+        }
+        FileError::NotAFile { .. } | FileError::Escapes { .. } | FileError::BadPath { .. } => {
+            failed(FailureCode::NotFound, error.to_string())
+        }
+        FileError::Io { .. } => failed(FailureCode::StartFailed, error.to_string()),
+    }
+}
+
+fn create_failed(error: &CreateError) -> Unready {
+    let message = error.to_string();
+    match error {
+        CreateError::BadRootfs { .. } => failed(FailureCode::StartFailed, format!("bad_rootfs: {message}")),
+        CreateError::UnknownUser { .. } => failed(FailureCode::NotFound, format!("unknown_user: {message}")),
+        CreateError::NotEnforceable { .. } => {
+            let message = format!("not_enforceable: {message}");
+            Unready::Refused(Refusal { class: RefusalClass::NeverFits, message })
+        }
+        CreateError::Busy { .. } => Unready::Refused(Refusal { class: RefusalClass::Busy, message }),
+        CreateError::Failed { .. } => failed(FailureCode::StartFailed, message),
+    }
+}

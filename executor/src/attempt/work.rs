@@ -1,0 +1,281 @@
+//! The command and everything after it: wait for its end or its deadline, kill what it left, read
+//! its reward and its outputs, store what it wrote.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::path::Path;
+use std::time::Duration;
+
+use rollout::Millis;
+use rollout::classify::End;
+use rollout::failure::FailureCode;
+use rollout::outcome::Outcome;
+use rollout::plan::StepKind;
+use rollout::reward::RewardProblem;
+use tokio::sync::watch;
+use tokio::time::{Instant, sleep, sleep_until, timeout};
+
+use super::account::Account;
+use super::meter::Meter;
+use super::provision::{Ready, start_timeout_words};
+use super::{Clock, Tools, environment, killed};
+use crate::capture::{self, Capture, Stream};
+use crate::clock::{elapsed, wall_now};
+use crate::grading;
+use crate::lifecycle::{Kill, Order, Phase};
+use crate::outputs::{self, CollectError};
+use crate::sandbox::{Exit, Process, Sandbox, Spawn, SpawnError};
+use crate::storage::{StorageError, chain};
+
+/// Between two looks at the kernel's counters while the step runs.
+const SAMPLE_EVERY: Duration = Duration::from_secs(5);
+/// For the kernel to take every process of the sandbox.
+const KILL_TIMEOUT: Duration = Duration::from_secs(30);
+/// For the status of a process that was killed.
+const STATUS_TIMEOUT: Duration = Duration::from_secs(5);
+/// For reading and storing everything a step made.
+const COLLECT_TIMEOUT: Millis = Millis(600_000);
+const SIGTERM: i32 = 15;
+
+pub(super) struct Work<'a> {
+    pub tools: &'a Tools,
+    pub order: &'a Order,
+    pub sandbox: &'a dyn Sandbox,
+    pub dir: &'a Path,
+    pub clock: Clock,
+    pub env: BTreeMap<String, String>,
+}
+
+type Kills = watch::Receiver<Option<Kill>>;
+
+/// The two captures of a step.
+struct Captures {
+    stdout: Capture,
+    stderr: Capture,
+}
+
+impl Work<'_> {
+    pub async fn run(&self, ready: Ready, kills: &mut Kills, progress: &(impl Fn(Phase) + Sync)) -> Outcome {
+        let mut account = Account::new(Meter::start(self.sandbox.stats()), elapsed(self.clock.began));
+        self.do_work(&mut account, ready, kills, progress).await;
+        account.outcome(self.order, self.clock, self.sandbox.image_digest())
+    }
+
+    async fn do_work(
+        &self,
+        account: &mut Account,
+        ready: Ready,
+        kills: &mut Kills,
+        progress: &(impl Fn(Phase) + Sync),
+    ) {
+        let (stdout, stderr, captures) = match self.open_captures() {
+            Ok(opened) => opened,
+            Err(source) => {
+                let error = StorageError::capture(self.dir, source);
+                return account.decide(FailureCode::StorageFailed, chain(&error));
+            }
+        };
+        let spawn = Spawn {
+            argv: environment::argv(&self.order.step.command),
+            env: self.env.clone(),
+            cwd: self.order.step.workdir.clone(),
+            user: self.order.step.user.clone(),
+            stdout,
+            stderr,
+        };
+        let spawned = tokio::select! {
+            spawned = self.sandbox.spawn(spawn) => spawned,
+            kill = killed(kills) => return account.killed(&kill),
+            () = sleep_until(ready.start_deadline) => {
+                let words = start_timeout_words(elapsed(self.clock.began), self.order.step.start_timeout);
+                return account.decide(FailureCode::StartTimeout, words);
+            }
+        };
+        let (began, started_at) = (Instant::now(), wall_now());
+        account.boot = elapsed(self.clock.began);
+        let mut kill = None;
+        match spawned {
+            Err(error) => account.end = not_started(error),
+            Ok(process) => {
+                progress(Phase::Running { started_at });
+                kill = self.wait(process.as_ref(), began, account, kills).await;
+                account.started = Some((started_at, elapsed(began)));
+                self.end_step(process.as_ref(), account).await;
+                progress(Phase::Collecting { started_at });
+            }
+        }
+        if let Some(kill) = &kill {
+            account.killed(kill);
+        }
+        if kill.is_some_and(|kill| !kill.should_store) {
+            return;
+        }
+        let is_decided = account.verdict.is_some();
+        tokio::select! {
+            () = self.collect(ready.reward_problem, captures, account) => {}
+            kill = killed_later(kills, is_decided) => account.killed(&kill),
+        }
+    }
+
+    fn open_captures(&self) -> io::Result<(OwnedFd, OwnedFd, Captures)> {
+        let open = |stream| Capture::start(capture::path(self.dir, stream), self.tools.capture_bytes_max);
+        let (out, stdout) = open(Stream::Stdout)?;
+        let (err, stderr) = open(Stream::Stderr)?;
+        Ok((out, err, Captures { stdout, stderr }))
+    }
+
+    /// Until the command ends by itself, by its deadline or by a kill.
+    async fn wait(
+        &self,
+        process: &dyn Process,
+        began: Instant,
+        account: &mut Account,
+        kills: &mut Kills,
+    ) -> Option<Kill> {
+        let deadline = sleep_until(began + Duration::from_millis(self.order.step.timeout.0));
+        let (exit, died) = (process.wait(), self.sandbox.died());
+        tokio::pin!(deadline, exit, died);
+        loop {
+            tokio::select! {
+                biased;
+                exit = &mut exit => {
+                    account.end = ended(exit);
+                    return None;
+                }
+                reason = &mut died => {
+                    account.end = End::Lost { reason };
+                    return None;
+                }
+                kill = killed(kills) => return Some(kill),
+                () = &mut deadline => break,
+                () = sleep(SAMPLE_EVERY) => account.meter.sample(self.sandbox.stats()),
+            }
+        }
+        account.timed_out = true;
+        if let Err(error) = process.signal(SIGTERM).await {
+            tracing::debug!(%error, "the step could not be told to end");
+        }
+        tokio::select! {
+            biased;
+            exit = &mut exit => {
+                account.end = ended(exit);
+                None
+            }
+            reason = &mut died => {
+                account.end = End::Lost { reason };
+                None
+            }
+            kill = killed(kills) => Some(kill),
+            () = sleep(Duration::from_millis(self.order.step.grace.0)) => None,
+        }
+    }
+
+    /// Kills what the step left, in the background too, before anything it made is read.
+    async fn end_step(&self, process: &dyn Process, account: &mut Account) {
+        account.meter.sample(self.sandbox.stats());
+        let lost = match timeout(KILL_TIMEOUT, self.sandbox.kill_all()).await {
+            Ok(Ok(())) => None,
+            Ok(Err(error)) => Some(format!("its processes could not be ended: {error}")),
+            Err(_) => Some(format!("its processes were not gone after {}s", KILL_TIMEOUT.as_secs())),
+        };
+        if account.end == End::Unknown
+            && let Ok(Ok(exit)) = timeout(STATUS_TIMEOUT, process.wait()).await
+        {
+            account.end = ended(Ok(exit));
+        }
+        if let Some(reason) = lost
+            && !account.is_lost()
+        {
+            account.end = End::Lost { reason };
+        }
+        account.meter.sample(self.sandbox.stats());
+    }
+
+    async fn collect(&self, planted: Option<RewardProblem>, captures: Captures, account: &mut Account) {
+        let began = Instant::now();
+        let limit = Duration::from_millis(COLLECT_TIMEOUT.0);
+        let collected = timeout(limit, self.collect_all(planted, captures, account)).await;
+        let error = match collected {
+            Ok(Ok(())) => return,
+            Ok(Err(CollectError::Lost(reason))) => {
+                account.end = End::Lost { reason };
+                return;
+            }
+            Ok(Err(CollectError::Storage(error))) => error,
+            Err(_) => StorageError::TimedOut { after: elapsed(began) },
+        };
+        // Of a lost sandbox the output may be incomplete; that it is lost says more.
+        if account.is_lost() {
+            tracing::debug!(%error, "output of a lost sandbox not stored");
+        } else {
+            account.decide(FailureCode::StorageFailed, chain(&error));
+        }
+    }
+
+    async fn collect_all(
+        &self,
+        planted: Option<RewardProblem>,
+        captures: Captures,
+        account: &mut Account,
+    ) -> Result<(), CollectError> {
+        let stdout = captures.stdout.finish().await?;
+        let stderr = captures.stderr.finish().await?;
+        account.stdout = stdout.store(&self.tools.storage).await?;
+        account.stderr = stderr.store(&self.tools.storage).await?;
+        let ran = matches!(account.end, End::Exited(_) | End::Signalled(_));
+        if account.verdict.is_some() || !(ran || account.timed_out && !account.is_lost()) {
+            return Ok(());
+        }
+        let step = &self.order.step;
+        if let Some(plan) = &step.grader
+            && !account.timed_out
+        {
+            let exit_code = if let End::Exited(code) = account.end { Some(code) } else { None };
+            account.reward = Some(match planted {
+                Some(problem) => Err(problem),
+                None => grading::read(self.sandbox, step, plan, exit_code).await,
+            });
+        }
+        // A plain step or a grader that failed is over; what an agent left is graded all the same.
+        let should_collect = match step.kind {
+            StepKind::Agent => true,
+            StepKind::Run => account.end == End::Exited(0) && !account.timed_out,
+            StepKind::Grader => !account.timed_out,
+        };
+        if should_collect {
+            let (env, storage) = (&self.env, &self.tools.storage);
+            let collected = outputs::collect(self.sandbox, step, env, storage, self.dir).await?;
+            account.artifacts = collected.artifacts;
+            account.output_problems = collected.problems;
+            account.meter.sample(self.sandbox.stats());
+        }
+        Ok(())
+    }
+}
+
+/// A kill, unless the attempt was killed already.
+async fn killed_later(kills: &mut Kills, is_decided: bool) -> Kill {
+    if is_decided { std::future::pending().await } else { killed(kills).await }
+}
+
+fn ended(exit: Result<Exit, SpawnError>) -> End {
+    match exit {
+        Ok(Exit::Code(code)) => End::Exited(code),
+        Ok(Exit::Signal(signal)) => End::Signalled(signal),
+        Err(SpawnError::Dead { reason }) => End::Lost { reason },
+        Err(error) => End::Lost { reason: chain(&error) },
+    }
+}
+
+fn not_started(error: SpawnError) -> End {
+    match error {
+        SpawnError::Dead { reason } => End::Lost { reason },
+        SpawnError::Exec { .. } => End::NotRun { problem: chain(&error) },
+        // The directory or the user of the step is not in its image.
+        SpawnError::Setup { ref source, .. } if source.kind() == io::ErrorKind::NotFound => {
+            End::NotRun { problem: chain(&error) }
+        }
+        SpawnError::Setup { .. } => End::NotSpawned { problem: chain(&error) },
+    }
+}

@@ -1,0 +1,51 @@
+//! The broker: a small process that makes and ends sandboxes for one executor.
+//!
+//! A child inherits every descriptor and a copy of the mount table of its parent, so the parent of
+//! sandboxes is not the executor but this: two threads, few descriptors, few mounts, no tokio. It
+//! is the same executable, started again under another name. It outlives its executor just long
+//! enough to destroy what it made, however the executor ended; if the broker dies, the kernel
+//! kills every init it started.
+//!
+//! It decides nothing: what to make is in the request, and every request has one reply.
+
+mod child;
+pub mod client;
+mod device_tree;
+pub mod protocol;
+pub(crate) mod provision;
+pub(crate) mod ranges;
+pub(crate) mod serve;
+mod teardown;
+
+use std::os::fd::OwnedFd;
+
+/// Users and groups of a sandbox are numbered below this.
+pub const IDS_MAX: u32 = ranges::RANGE_LEN;
+
+/// `argv[0]` of a broker.
+pub const MARK: &str = "rollyard-broker";
+
+/// Becomes the broker if this process was started as one, and then never returns. Call it first
+/// thing in `main` of every program that starts a container backend.
+pub fn run_if_asked() {
+    if std::env::args_os().next().is_none_or(|name| name != MARK) {
+        return;
+    }
+    // The socket to the executor comes as standard input: no descriptor number to agree on.
+    let Ok(socket) = dup_stdin() else { std::process::exit(2) };
+    let code = match serve::run(socket) {
+        Ok(()) => 0,
+        Err(error) => {
+            // There is no subscriber in this process: its standard error is the executor's.
+            use std::io::Write;
+            let _ = writeln!(std::io::stderr(), "rollyard broker: {error}");
+            1
+        }
+    };
+    std::process::exit(code);
+}
+
+fn dup_stdin() -> std::io::Result<OwnedFd> {
+    use std::os::fd::AsFd;
+    std::io::stdin().as_fd().try_clone_to_owned()
+}

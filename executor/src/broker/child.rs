@@ -1,0 +1,259 @@
+//! The child between clone and exec of init: it mounts what it was handed, forgets the host, and
+//! gives up every privilege init does not need.
+//!
+//! It is a fork of a process with two threads, so nothing here allocates, locks or panics. The
+//! order matters: /proc before the old root goes (a user namespace may mount it only while it
+//! still sees one in full), no_new_privs before Landlock and seccomp, seccomp last.
+
+use std::ffi::CStr;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
+
+use sandbox_init::{CHANNEL_FD, packet};
+
+use super::device_tree::{MASK_DIR, MASK_FILE};
+use super::protocol::Step;
+use crate::host::mounts::{self, Context};
+use crate::host::{capabilities, landlock, open, seccomp};
+
+/// Where the child keeps what it needs, right above the channel.
+const INIT_FD: RawFd = CHANNEL_FD + 1;
+const REPORT_FD: RawFd = CHANNEL_FD + 2;
+/// Copies are made from here up before they go to their places, so none hits another.
+const COPIES_FROM: RawFd = 64;
+
+/// Mount descriptors of the hand-in message, in order.
+pub const HANDED_ROOT: usize = 0;
+pub const HANDED_DEV: usize = 1;
+pub const HANDED_MASKS: usize = 2;
+pub const HANDED_USR: usize = 3;
+
+/// Everything the child reads, made before the clone.
+#[derive(Debug)]
+pub struct Plan<'a> {
+    pub channel: BorrowedFd<'a>,
+    pub init: BorrowedFd<'a>,
+    pub report: BorrowedFd<'a>,
+    pub hostname: &'a CStr,
+    /// `size=` of /dev/shm.
+    pub shm_size: &'a CStr,
+    pub masked: &'a [(&'static CStr, &'static CStr)],
+    pub filter: &'a [libc::sock_filter],
+    pub landlock_abi: Option<u32>,
+    pub fail_after: Option<Step>,
+}
+
+/// Never returns: init runs, or the parent reads from `report` what failed.
+pub fn run(plan: &Plan<'_>) -> ! {
+    let (step, error) = match enter(plan) {
+        Err(failed) => failed,
+        Ok(()) => (Step::Exec, io::Error::last_os_error()),
+    };
+    let mut bytes = [0; 5];
+    bytes[0] = step as u8;
+    bytes[1..].copy_from_slice(&error.raw_os_error().unwrap_or(libc::EIO).to_le_bytes());
+    // SAFETY: if the descriptor is not open the send fails and the parent sees the end instead.
+    let report = unsafe { BorrowedFd::borrow_raw(REPORT_FD) };
+    let _ = packet::send(report, &bytes, &[], 0);
+    // SAFETY: ends the child at once, running nothing of the parent's.
+    unsafe { libc::_exit(1) }
+}
+
+type Failed = (Step, io::Error);
+
+fn enter(plan: &Plan<'_>) -> Result<(), Failed> {
+    let done = |step: Step, result: io::Result<()>| match result {
+        Err(error) => Err((step, error)),
+        Ok(()) if plan.fail_after == Some(step) => Err((step, io::Error::from_raw_os_error(libc::EIO))),
+        Ok(()) => Ok(()),
+    };
+    done(Step::Credentials, keep_only_needed(plan))?;
+    // SAFETY: `keep_only_needed` put an open descriptor there, which lives until exec.
+    let report = unsafe { BorrowedFd::borrow_raw(REPORT_FD) };
+
+    let mut handed = match packet::receive_into(report, &mut [0; 1], 0) {
+        Ok(received) if received.len > 0 => received.fds,
+        // The parent gave up or died.
+        Ok(_) => return Err((Step::HandIn, io::Error::from_raw_os_error(libc::EPIPE))),
+        Err(error) => return Err((Step::HandIn, error)),
+    };
+    let mut take = |at: usize| handed.get_mut(at).and_then(Option::take);
+    let (Some(root), Some(dev), Some(masks)) = (take(HANDED_ROOT), take(HANDED_DEV), take(HANDED_MASKS))
+    else {
+        return Err((Step::HandIn, io::Error::from_raw_os_error(libc::EBADMSG)));
+    };
+    let usr = take(HANDED_USR);
+
+    done(Step::Credentials, become_root())?;
+    done(Step::Root, open::directory(c"/").and_then(|top| mounts::attach(root.as_fd(), top.as_fd(), c"")))?;
+    let proc = match mount_proc(root.as_fd(), masks.as_fd()) {
+        Ok(proc) => proc,
+        Err(error) => return Err((Step::Proc, error)),
+    };
+    done(Step::Proc, Ok(()))?;
+    done(Step::Masks, mask(proc.as_fd(), masks.as_fd(), plan.masked))?;
+    done(Step::Dev, mount_dev(root.as_fd(), dev.as_fd(), plan.shm_size))?;
+    if let Some(usr) = usr {
+        done(Step::Usr, attach_beneath(usr.as_fd(), root.as_fd(), c"usr"))?;
+    } else {
+        done(Step::Usr, Ok(()))?;
+    }
+    done(Step::Pivot, mounts::pivot(root.as_fd()))?;
+    drop((root, proc, dev, masks));
+
+    // The parent has put us into every cgroup when this arrives.
+    match packet::receive_into(report, &mut [0; 1], 0) {
+        Ok(received) if received.len > 0 => {}
+        Ok(_) => return Err((Step::Release, io::Error::from_raw_os_error(libc::EPIPE))),
+        Err(error) => return Err((Step::Release, error)),
+    }
+    done(Step::Names, take_names(plan.hostname))?;
+    done(Step::Stdio, null_stdio())?;
+    done(Step::Privileges, drop_privileges())?;
+    done(Step::Landlock, plan.landlock_abi.map_or(Ok(()), landlock::restrict))?;
+    done(Step::Seccomp, seccomp::install(plan.filter))?;
+    if plan.fail_after == Some(Step::Exec) {
+        return Err((Step::Exec, io::Error::from_raw_os_error(libc::EIO)));
+    }
+    let argv = [c"init".as_ptr(), std::ptr::null()];
+    let env = [std::ptr::null::<libc::c_char>()];
+    // SAFETY: both arrays end in null; the path is empty, so the descriptor is what runs.
+    unsafe {
+        libc::syscall(
+            libc::SYS_execveat,
+            INIT_FD,
+            c"".as_ptr(),
+            argv.as_ptr(),
+            env.as_ptr(),
+            libc::AT_EMPTY_PATH,
+        )
+    };
+    Ok(())
+}
+
+/// Puts channel, init and report at their numbers and closes everything else: the broker's
+/// socket, cgroups and the ends of other sandboxes are gone before anything else happens.
+fn keep_only_needed(plan: &Plan<'_>) -> io::Result<()> {
+    let mut copies = [-1; 3];
+    for (copy, fd) in copies.iter_mut().zip([plan.channel, plan.init, plan.report]) {
+        // SAFETY: makes a descriptor that this function alone uses.
+        *copy = unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_DUPFD_CLOEXEC, COPIES_FROM) };
+        if *copy < 0 {
+            return Err(io::Error::last_os_error());
+        }
+    }
+    let places = [(CHANNEL_FD, 0), (INIT_FD, libc::O_CLOEXEC), (REPORT_FD, libc::O_CLOEXEC)];
+    // SAFETY: the child owns its copy of the descriptor table; owners in the copied memory of the
+    // parent's frames are never dropped here, since this process execs or exits.
+    unsafe {
+        for (copy, (place, flags)) in copies.into_iter().zip(places) {
+            if libc::dup3(copy, place, flags) < 0 {
+                return Err(io::Error::last_os_error());
+            }
+        }
+        for (first, last) in [(0, CHANNEL_FD.cast_unsigned() - 1), (REPORT_FD.cast_unsigned() + 1, u32::MAX)]
+        {
+            if libc::syscall(libc::SYS_close_range, first, last, 0) < 0 {
+                return Err(io::Error::last_os_error());
+            }
+        }
+    }
+    Ok(())
+}
+
+fn result(done: i32) -> io::Result<()> {
+    if done < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+}
+
+fn become_root() -> io::Result<()> {
+    // SAFETY: integers and a null list of length 0.
+    unsafe {
+        result(libc::setgroups(0, std::ptr::null()))?;
+        result(libc::setresgid(0, 0, 0))?;
+        result(libc::setresuid(0, 0, 0))?;
+        // After the change of user, which clears it. If the parent's thread ended before this,
+        // the report socket has ended too, and the next receive sees it.
+        result(libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL, 0, 0, 0))?;
+        libc::umask(0o022);
+    }
+    Ok(())
+}
+
+/// Opens the place beneath the root, through no symlink, and mounts over that descriptor.
+fn attach_beneath(mount: BorrowedFd<'_>, root: BorrowedFd<'_>, place: &CStr) -> io::Result<()> {
+    let flags = libc::O_PATH | libc::O_DIRECTORY | libc::O_NOFOLLOW;
+    let place = open::beneath(root, place, flags, 0, open::CONFINED)?;
+    mounts::attach(mount, place.as_fd(), c"")
+}
+
+/// The masks go to /proc first and the real /proc over them: they must be attached here for
+/// copies to be made, and there nobody can reach them.
+fn mount_proc(root: BorrowedFd<'_>, masks: BorrowedFd<'_>) -> io::Result<OwnedFd> {
+    attach_beneath(masks, root, c"proc")?;
+    let context = Context::open(c"proc")?;
+    context.string(c"hidepid", c"invisible")?;
+    let proc = context.mount(mounts::NO_SUID | mounts::NO_DEV | mounts::NO_EXEC)?;
+    mounts::attach(proc.as_fd(), masks, c"")?;
+    Ok(proc)
+}
+
+fn mask(
+    proc: BorrowedFd<'_>,
+    masks: BorrowedFd<'_>,
+    masked: &[(&'static CStr, &'static CStr)],
+) -> io::Result<()> {
+    let settings = mounts::clone_tree(proc, c"sys")?;
+    mounts::set_attributes(settings.as_fd(), mounts::READ_ONLY, None)?;
+    mounts::attach(settings.as_fd(), proc, c"sys")?;
+    for (path, kind) in masked {
+        debug_assert!(*kind == MASK_FILE || *kind == MASK_DIR);
+        let cover = mounts::clone_tree(masks, kind)?;
+        mounts::attach(cover.as_fd(), proc, path)?;
+    }
+    Ok(())
+}
+
+fn mount_dev(root: BorrowedFd<'_>, dev: BorrowedFd<'_>, shm_size: &CStr) -> io::Result<()> {
+    attach_beneath(dev, root, c"dev")?;
+    let terminals = Context::open(c"devpts")?;
+    terminals.string(c"ptmxmode", c"0666")?;
+    terminals.string(c"mode", c"0620")?;
+    let terminals = terminals.mount(mounts::NO_SUID | mounts::NO_EXEC)?;
+    mounts::attach(terminals.as_fd(), dev, c"pts")?;
+    let shared = Context::open(c"tmpfs")?;
+    shared.string(c"mode", c"1777")?;
+    shared.string(c"size", shm_size)?;
+    let shared = shared.mount(mounts::NO_SUID | mounts::NO_DEV)?;
+    mounts::attach(shared.as_fd(), dev, c"shm")
+}
+
+fn take_names(hostname: &CStr) -> io::Result<()> {
+    let bytes = hostname.to_bytes();
+    // SAFETY: pointer and length of the same bytes.
+    unsafe {
+        result(libc::sethostname(bytes.as_ptr().cast(), bytes.len()))?;
+        // Only now: every cgroup is joined, and each becomes the root of what is seen.
+        result(libc::unshare(libc::CLONE_NEWCGROUP))
+    }
+}
+
+fn null_stdio() -> io::Result<()> {
+    // SAFETY: the path is a C string; 0, 1 and 2 are closed, so nothing is lost.
+    unsafe {
+        let null = libc::open(c"/dev/null".as_ptr(), libc::O_RDWR);
+        result(null)?;
+        result(libc::dup2(null, 1))?;
+        result(libc::dup2(null, 2))
+    }
+}
+
+fn drop_privileges() -> io::Result<()> {
+    capabilities::no_new_privileges()?;
+    capabilities::keep_only(capabilities::OF_INIT)
+}
+
+/// The parent's side: what a child reported. None = it sent nothing and closed.
+pub fn failure(bytes: &[u8]) -> Option<(Step, i32)> {
+    let (step, errno) = bytes.split_first()?;
+    Some((Step::from_byte(*step)?, i32::from_le_bytes(errno.try_into().ok()?)))
+}

@@ -1,0 +1,147 @@
+//! What the executor and its broker say to each other: one JSON datagram each way, with
+//! descriptors. Both are the same build of the same program, so the encoding is no contract.
+
+use std::path::PathBuf;
+
+use rollout::Bytes;
+use rollout::quantity::Limit;
+use serde::{Deserialize, Serialize};
+
+/// The largest datagram in either direction, in bytes.
+pub const DATAGRAM_MAX: usize = 64 * 1024;
+
+/// The first datagram. With one descriptor: the lock of the data directory, held until both
+/// processes are gone.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct Hello {
+    pub data_dir: PathBuf,
+    pub instance: String,
+    pub landlock_abi: Option<u32>,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+pub struct Request {
+    pub ticket: u64,
+    pub action: Action,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+pub enum Action {
+    Create(Create),
+    Destroy { id: String },
+}
+
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Create {
+    pub id: String,
+    /// The read-only tree at the bottom.
+    pub lower: PathBuf,
+    /// The host's own /usr goes over the lower's.
+    pub host_usr: bool,
+    pub limit: Limit,
+    pub workdir: String,
+    /// Owner of `workdir`, as the sandbox numbers users.
+    pub uid: u32,
+    pub gid: u32,
+    /// Fails after this step, as if the kernel had refused it. For tests of the failure path.
+    pub fail_after: Option<Step>,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+pub struct Reply {
+    pub ticket: u64,
+    pub outcome: Outcome,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+pub enum Outcome {
+    /// With two descriptors: the channel to init, and the root (a mount of the writable tree
+    /// alone, without what lies over it in the sandbox).
+    Created(Created),
+    Failed(Failure),
+    /// What would not go.
+    Destroyed {
+        left: Vec<String>,
+    },
+}
+
+#[derive(Debug, Clone, Copy, Serialize, Deserialize)]
+pub struct Created {
+    /// The host's number of the sandbox's uid and gid 0.
+    pub id_base: u32,
+    /// The host's pid of init.
+    pub init_pid: i32,
+    /// Size of the writable layer if its pages count as memory, else 0.
+    pub memory_disk: Bytes,
+}
+
+/// Which step of provisioning failed, and why. Everything was undone.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct Failure {
+    pub step: Step,
+    pub problem: Problem,
+    /// What could not be undone.
+    pub left: Vec<String>,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+pub enum Problem {
+    Errno(i32),
+    /// The tree cannot be a root.
+    BadRootfs(String),
+    Full {
+        ceiling: String,
+        used: u64,
+        limit: u64,
+    },
+}
+
+macro_rules! steps {
+    ($($(#[$doc:meta])* $name:ident => $text:literal,)*) => {
+        /// The steps of provisioning, in order. From `Credentials` on they happen in the child.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+        #[repr(u8)]
+        pub enum Step { $($(#[$doc])* $name,)* }
+        impl Step {
+            pub const ALL: &[Self] = &[$(Self::$name,)*];
+            pub const fn as_str(self) -> &'static str {
+                match self { $(Self::$name => $text,)* }
+            }
+        }
+    };
+}
+
+steps! {
+    Range => "taking a uid range",
+    Disk => "making the writable layer",
+    Cgroups => "making the cgroups",
+    Network => "making the network namespace",
+    Clone => "clone3",
+    IdMaps => "writing the id maps",
+    Layers => "mapping the layers",
+    Overlay => "mounting the overlay",
+    MountPoints => "preparing mount points and the working directory",
+    HandIn => "handing in the mounts",
+    Attach => "joining the cgroups",
+    Release => "letting the child go",
+    Credentials => "becoming root of the sandbox",
+    Root => "attaching the root",
+    Proc => "mounting /proc",
+    Masks => "masking /proc",
+    Dev => "mounting /dev",
+    Usr => "mounting /usr",
+    Pivot => "pivot_root",
+    Names => "naming the host and the cgroup namespace",
+    Stdio => "opening /dev/null",
+    Privileges => "dropping capabilities",
+    Landlock => "restricting by Landlock",
+    Seccomp => "installing the system call filter",
+    /// Init did not start or died at once.
+    Exec => "starting init",
+}
+
+impl Step {
+    pub fn from_byte(byte: u8) -> Option<Self> {
+        Self::ALL.iter().copied().find(|step| *step as u8 == byte)
+    }
+}

@@ -1,0 +1,417 @@
+//! Making one sandbox: one block with one failure path. Whatever exists is in a [`Record`] from
+//! the moment it does; an error at any step hands the record to the same teardown that ends a
+//! sandbox which lived.
+
+use std::ffi::CString;
+use std::fs::{self, File};
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+
+use rollout::Bytes;
+use rollout::quantity::TMPFS_DISK_MAX;
+use sandbox_init::packet;
+
+use super::child::{self, Plan};
+use super::protocol::{Create, Created, Failure, Problem, Step};
+use super::ranges::{RANGE_LEN, RANGES_MAX};
+use super::serve::{Broker, lock};
+use super::teardown::{Record, teardown};
+use crate::host::cgroup::Limits;
+use crate::host::clone::Cloned;
+use crate::host::mounts::{self, Context};
+use crate::host::{clone, loop_disk, netns, open};
+
+/// Loop devices of one executor at once.
+pub const LOOP_DISKS_MAX: usize = 256;
+/// A tmpfs gets one inode for so many bytes, as ext4 would give fewer; never fewer than the
+/// minimum.
+const BYTES_PER_INODE: u64 = 4096;
+const INODES_MIN: u64 = 1024;
+/// How long init may take to say that it serves.
+const READY_WAIT_MS: i32 = 30_000;
+/// Where mkfs is found; the broker's own environment is empty.
+const TOOLS_PATH: &str = "/usr/local/sbin:/usr/sbin:/sbin:/usr/local/bin:/usr/bin:/bin";
+
+/// An errno, or a root that cannot be one.
+#[derive(Debug)]
+enum Cause {
+    Io(io::Error),
+    Told(Problem),
+}
+
+impl From<io::Error> for Cause {
+    fn from(error: io::Error) -> Self {
+        Self::Io(error)
+    }
+}
+
+type Failed = (Step, Cause);
+
+/// Makes the sandbox, or leaves nothing.
+pub fn create(broker: &Broker, create: &Create) -> Result<(Created, Vec<OwnedFd>), Failure> {
+    // Before anything exists: undoing a second creation would end the first sandbox.
+    if !lock(&broker.names).insert(create.id.clone()) {
+        return Err(Failure { step: Step::Range, problem: Problem::Errno(libc::EEXIST), left: Vec::new() });
+    }
+    let mut record = Record::default();
+    match build(broker, create, &mut record) {
+        Ok((created, fds)) => {
+            lock(&broker.records).insert(create.id.clone(), record);
+            Ok((created, fds))
+        }
+        Err((step, cause)) => {
+            let left = teardown(broker, &create.id, &record);
+            let problem = match cause {
+                Cause::Io(error) => Problem::Errno(error.raw_os_error().unwrap_or(libc::EIO)),
+                Cause::Told(problem) => problem,
+            };
+            Err(Failure { step, problem, left })
+        }
+    }
+}
+
+fn build(broker: &Broker, create: &Create, record: &mut Record) -> Result<(Created, Vec<OwnedFd>), Failed> {
+    let at = |step: Step| move |error: io::Error| (step, Cause::Io(error));
+    let done = |step: Step| match create.fail_after {
+        Some(fail) if fail == step => Err((step, Cause::Io(io::Error::from_raw_os_error(libc::EIO)))),
+        _ => Ok(()),
+    };
+
+    let full = |used: u64, limit: u64| Problem::Full { ceiling: "uid ranges".into(), used, limit };
+    let base = lock(&broker.ranges)
+        .take()
+        .ok_or_else(|| (Step::Range, Cause::Told(full(RANGES_MAX.into(), RANGES_MAX.into()))))?;
+    record.id_base = Some(base);
+    done(Step::Range)?;
+
+    let (disk, memory_disk) = writable(broker, create, record).map_err(|cause| (Step::Disk, cause))?;
+    let (upper, work) = upper_dirs(disk.as_fd(), base).map_err(at(Step::Disk))?;
+    done(Step::Disk)?;
+
+    record.cgroups = true;
+    let limits = Limits::new(&create.limit, memory_disk);
+    broker.tree.create(&create.id, &limits).map_err(at(Step::Cgroups))?;
+    let leaf = broker.tree.leaf(&create.id).map_err(at(Step::Cgroups))?;
+    done(Step::Cgroups)?;
+
+    let (channel, init_end) = packet::pair().map_err(at(Step::Clone))?;
+    let (report, child_report) = packet::pair().map_err(at(Step::Clone))?;
+    let hostname =
+        CString::new(create.id.as_str()).map_err(|_| at(Step::Clone)(io::ErrorKind::InvalidInput.into()))?;
+    let shm_size = CString::new((create.limit.memory.0 / 2).to_string()).unwrap_or_default();
+    let plan = Plan {
+        channel: init_end.as_fd(),
+        init: broker.init.as_fd(),
+        report: child_report.as_fd(),
+        hostname: &hostname,
+        shm_size: &shm_size,
+        masked: &broker.masked,
+        filter: &broker.filter,
+        landlock_abi: broker.landlock_abi,
+        fail_after: create.fail_after,
+    };
+    let (pid, _pidfd) = born(broker, &plan, leaf.as_fd(), record, &done)?;
+    drop((init_end, child_report, leaf));
+
+    write_id_maps(broker.proc.as_fd(), pid, base).map_err(at(Step::IdMaps))?;
+    done(Step::IdMaps)?;
+
+    let userns = proc_file(broker.proc.as_fd(), pid, "ns/user", libc::O_RDONLY).map_err(at(Step::Layers))?;
+    let lower = broker.layer(&create.lower).map_err(at(Step::Layers))?;
+    let lower = mapped(lower.as_fd(), userns.as_fd(), 0).map_err(at(Step::Layers))?;
+    let usr = if create.host_usr {
+        let attributes = mounts::READ_ONLY | mounts::NO_SUID | mounts::NO_DEV;
+        let usr = broker.usr.as_ref().ok_or_else(|| at(Step::Layers)(io::ErrorKind::NotFound.into()))?;
+        Some(mapped(usr.as_fd(), userns.as_fd(), attributes).map_err(at(Step::Layers))?)
+    } else {
+        None
+    };
+    done(Step::Layers)?;
+
+    let root = overlay(lower.as_fd(), upper.as_fd(), work.as_fd()).map_err(at(Step::Overlay))?;
+    let outside = mounts::clone_tree(root.as_fd(), c"").map_err(at(Step::Overlay))?;
+    mounts::set_attributes(outside.as_fd(), mounts::NO_SUID | mounts::NO_DEV | mounts::NO_EXEC, None)
+        .map_err(at(Step::Overlay))?;
+    drop((disk, upper, work, lower, userns));
+    done(Step::Overlay)?;
+
+    furnish(root.as_fd(), create, base).map_err(|cause| (Step::MountPoints, cause))?;
+    done(Step::MountPoints)?;
+
+    let dev = mounts::clone_tree(broker.dev.as_fd(), c"").map_err(at(Step::HandIn))?;
+    let masks = mounts::clone_tree(broker.masks.as_fd(), c"").map_err(at(Step::HandIn))?;
+    let handed: Vec<_> = [Some(&root), Some(&dev), Some(&masks), usr.as_ref()]
+        .into_iter()
+        .flatten()
+        .map(AsRawFd::as_raw_fd)
+        .collect();
+    if let Err(error) = packet::send(report.as_fd(), b"m", &handed, 0) {
+        // The child failed before it listened: what it reported says more than the broken pipe.
+        return Err(reported(report.as_fd()).unwrap_or_else(|| at(Step::HandIn)(error)));
+    }
+    drop((root, dev, masks, usr));
+    done(Step::HandIn)?;
+
+    // The child mounts meanwhile; it waits before it gives up what it needs no more.
+    broker.tree.attach(&create.id, pid).map_err(at(Step::Attach))?;
+    done(Step::Attach)?;
+    done(Step::Release)?;
+    // If the child failed meanwhile, what it reported is better than this broken pipe.
+    let _ = packet::send(report.as_fd(), b"g", &[], 0);
+    until_ready(report.as_fd(), channel.as_fd())?;
+    done(Step::Exec)?;
+    Ok((Created { id_base: base, init_pid: pid, memory_disk }, vec![channel, outside]))
+}
+
+/// Clones the child into its namespaces, the network first: it is owned by the host's user
+/// namespace, so nothing inside can configure it.
+fn born(
+    broker: &Broker,
+    plan: &Plan<'_>,
+    leaf: BorrowedFd<'_>,
+    record: &mut Record,
+    done: &dyn Fn(Step) -> Result<(), Failed>,
+) -> Result<(i32, OwnedFd), Failed> {
+    const NAMESPACES: i32 = libc::CLONE_NEWUSER
+        | libc::CLONE_NEWNS
+        | libc::CLONE_NEWPID
+        | libc::CLONE_NEWIPC
+        | libc::CLONE_NEWUTS;
+    let at = |step: Step| move |error: io::Error| (step, Cause::Io(error));
+    netns::enter_fresh().map_err(at(Step::Network))?;
+    let cloned = netns::loopback_up()
+        .map_err(at(Step::Network))
+        .and_then(|()| done(Step::Network))
+        // SAFETY: this process has two threads; the child runs `child::run` and nothing else,
+        // which keeps to system calls.
+        .and_then(|()| unsafe { clone::fork(NAMESPACES, Some(leaf)) }.map_err(at(Step::Clone)));
+    let (pid, pidfd) = match cloned {
+        Ok(Cloned::Child) => child::run(plan),
+        Ok(Cloned::Parent { pid, pidfd }) => {
+            record.init_pid = Some(pid);
+            (pid, pidfd)
+        }
+        Err(failed) => {
+            netns::enter(broker.host_network.as_fd()).map_err(at(Step::Network))?;
+            return Err(failed);
+        }
+    };
+    // This thread must not keep the sandbox's network alive.
+    netns::enter(broker.host_network.as_fd()).map_err(at(Step::Network))?;
+    done(Step::Clone)?;
+    Ok((pid, pidfd))
+}
+
+/// The filesystem of the writable layer: its mount, and its size if it counts as memory.
+fn writable(broker: &Broker, create: &Create, record: &mut Record) -> Result<(OwnedFd, Bytes), Cause> {
+    let size = create.limit.disk;
+    if size <= TMPFS_DISK_MAX {
+        let context = Context::open(c"tmpfs")?;
+        let inodes = (size.0 / BYTES_PER_INODE).max(INODES_MIN);
+        for (key, value) in [(c"size", size.0), (c"nr_inodes", inodes)] {
+            context.string(key, &CString::new(value.to_string()).unwrap_or_default())?;
+        }
+        return Ok((context.mount(mounts::NO_SUID | mounts::NO_DEV)?, size));
+    }
+    let path = broker.disk_path(&create.id);
+    let taken = lock(&broker.records).values().filter(|record| record.disk.is_some()).count();
+    if taken >= LOOP_DISKS_MAX {
+        let (used, limit) = (taken as u64, LOOP_DISKS_MAX as u64);
+        return Err(Cause::Told(Problem::Full { ceiling: "loop disks".into(), used, limit }));
+    }
+    let file = File::options().read(true).write(true).create_new(true).open(&path)?;
+    let device = file
+        .set_len(size.0)
+        .and_then(|()| format_ext4(&path))
+        .and_then(|()| loop_disk::attach(file.as_fd(), &path));
+    // Behind the device it lives on; without a name nothing of it can be left.
+    fs::remove_file(&path)?;
+    let device = device?;
+    record.disk = Some((device.number, size.0));
+    let context = Context::open(c"ext4")?;
+    let source = CString::new(device.path.as_os_str().as_encoded_bytes()).unwrap_or_default();
+    context.string(c"source", &source)?;
+    context.flag(c"noinit_itable")?;
+    Ok((context.mount(mounts::NO_SUID | mounts::NO_DEV)?, Bytes(0)))
+}
+
+/// No journal: the disk is never mounted twice.
+pub fn format_ext4(path: &std::path::Path) -> io::Result<()> {
+    let status = Command::new("mkfs.ext4")
+        .env("PATH", TOOLS_PATH)
+        .args([
+            "-q",
+            "-F",
+            "-m",
+            "0",
+            "-O",
+            "^has_journal,^resize_inode",
+            "-E",
+            "lazy_itable_init=1,nodiscard",
+        ])
+        .arg(path)
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .status()?;
+    if status.success() { Ok(()) } else { Err(io::Error::other(format!("mkfs.ext4: {status}"))) }
+}
+
+impl Broker {
+    pub fn disk_path(&self, id: &str) -> PathBuf {
+        self.data_dir.join("disks").join(format!("{id}.img"))
+    }
+}
+
+/// Fresh directories for the overlay; the upper is the sandbox's root and belongs to its uid 0.
+fn upper_dirs(disk: BorrowedFd<'_>, base: u32) -> io::Result<(OwnedFd, OwnedFd)> {
+    let dir = |name| {
+        open::make_dir(disk, name, 0o755)?;
+        open::at(disk, name, libc::O_PATH | libc::O_DIRECTORY)
+    };
+    let (upper, work) = (dir(c"upper")?, dir(c"work")?);
+    open::change_owner(upper.as_fd(), base, base)?;
+    Ok((upper, work))
+}
+
+fn proc_file(proc: BorrowedFd<'_>, pid: i32, file: &str, flags: i32) -> io::Result<OwnedFd> {
+    open::at(proc, &CString::new(format!("{pid}/{file}")).unwrap_or_default(), flags)
+}
+
+fn write_id_maps(proc: BorrowedFd<'_>, pid: i32, base: u32) -> io::Result<()> {
+    let map = format!("0 {base} {RANGE_LEN}");
+    for file in ["uid_map", "gid_map"] {
+        let name = CString::new(format!("{pid}/{file}")).unwrap_or_default();
+        open::write_at(proc, &name, map.as_bytes())?;
+    }
+    Ok(())
+}
+
+/// A copy of a shared tree whose owners are shifted into the sandbox's range.
+fn mapped(tree: BorrowedFd<'_>, userns: BorrowedFd<'_>, attributes: u64) -> io::Result<OwnedFd> {
+    let copy = mounts::clone_tree(tree, c"")?;
+    mounts::set_attributes(copy.as_fd(), attributes, Some(userns))?;
+    Ok(copy)
+}
+
+/// The overlay, mounted by the host's root: trusted.* marks that nothing inside can set. Nothing
+/// redirects, nothing is indexed, and nothing is synced: the upper is never mounted again.
+fn overlay(lower: BorrowedFd<'_>, upper: BorrowedFd<'_>, work: BorrowedFd<'_>) -> io::Result<OwnedFd> {
+    let context = Context::open(c"overlay")?;
+    context.descriptor(c"lowerdir+", lower)?;
+    context.descriptor(c"upperdir", upper)?;
+    context.descriptor(c"workdir", work)?;
+    for (key, value) in
+        [(c"redirect_dir", c"nofollow"), (c"metacopy", c"off"), (c"index", c"off"), (c"xino", c"off")]
+    {
+        context.string(key, value)?;
+    }
+    context.flag(c"volatile")?;
+    context.mount(mounts::NO_SUID | mounts::NO_DEV)
+}
+
+/// Makes the places for mounts and the working directory. Nothing has run in the tree yet: what
+/// bends these paths can only be the image.
+fn furnish(root: BorrowedFd<'_>, create: &Create, base: u32) -> Result<(), Cause> {
+    for place in ["dev", "proc"] {
+        directory(root, place, base)?;
+    }
+    if create.host_usr {
+        directory(root, "usr", base)?;
+    }
+    let mut dir = None;
+    for part in create.workdir.split('/').filter(|part| !part.is_empty()) {
+        let parent = dir.as_ref().map_or(root, |dir: &OwnedFd| dir.as_fd());
+        dir = Some(directory(parent, part, base)?);
+    }
+    if let Some(dir) = dir {
+        let (uid, gid) = (base + create.uid, base + create.gid);
+        let found = open::stat(dir.as_fd())?;
+        if (found.st_uid, found.st_gid) != (uid, gid) {
+            open::change_owner(dir.as_fd(), uid, gid)?;
+        }
+    }
+    Ok(())
+}
+
+/// The directory `name` in `parent`, made if missing, never through a symlink.
+fn directory(parent: BorrowedFd<'_>, name: &str, base: u32) -> Result<OwnedFd, Cause> {
+    let path = CString::new(name).map_err(|_| io::Error::from_raw_os_error(libc::EINVAL))?;
+    let open_it = || {
+        let flags = libc::O_PATH | libc::O_DIRECTORY | libc::O_NOFOLLOW;
+        open::beneath(parent, &path, flags, 0, open::CONFINED)
+    };
+    match open_it() {
+        Ok(found) => Ok(found),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            open::make_dir(parent, &path, 0o755)?;
+            let made = open_it()?;
+            open::change_owner(made.as_fd(), base, base)?;
+            Ok(made)
+        }
+        Err(error) if matches!(error.raw_os_error(), Some(libc::ELOOP | libc::ENOTDIR)) => {
+            Err(Cause::Told(Problem::BadRootfs(format!("`{name}` is not a directory but a link or a file"))))
+        }
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// Waits until init says it serves, or the child says what failed.
+fn until_ready(report: BorrowedFd<'_>, channel: BorrowedFd<'_>) -> Result<(), Failed> {
+    let fail = |error: io::Error| (Step::Exec, Cause::Io(error));
+    let mut waiting =
+        [report, channel].map(|fd| libc::pollfd { fd: fd.as_raw_fd(), events: libc::POLLIN, revents: 0 });
+    loop {
+        // SAFETY: two entries, as stated.
+        let ready = unsafe { libc::poll(waiting.as_mut_ptr(), 2, READY_WAIT_MS) };
+        if ready < 0 {
+            let error = io::Error::last_os_error();
+            if error.kind() == io::ErrorKind::Interrupted {
+                continue;
+            }
+            return Err(fail(error));
+        }
+        if ready == 0 {
+            return Err(fail(io::Error::from_raw_os_error(libc::ETIMEDOUT)));
+        }
+        // The report first: a child that failed also closes the channel.
+        if waiting[0].revents != 0 {
+            if let Some(failed) = reported(report) {
+                return Err(failed);
+            }
+            // Closed by exec (or death: the channel then hangs up).
+            waiting[0].fd = -1;
+            waiting[0].revents = 0;
+        }
+        if waiting[1].revents & libc::POLLIN != 0 {
+            return if hung_up_without_a_word(channel) {
+                Err(fail(io::Error::from_raw_os_error(libc::ECHILD)))
+            } else {
+                Ok(())
+            };
+        }
+        if waiting[1].revents != 0 {
+            return Err(fail(io::Error::from_raw_os_error(libc::ECHILD)));
+        }
+    }
+}
+
+/// What the child said before it ended, if it said anything.
+fn reported(report: BorrowedFd<'_>) -> Option<Failed> {
+    let mut bytes = [0; 8];
+    let received = packet::receive_into(report, &mut bytes, libc::MSG_DONTWAIT).ok()?;
+    let (step, errno) = child::failure(&bytes[..received.len])?;
+    Some((step, Cause::Io(io::Error::from_raw_os_error(errno))))
+}
+
+/// Whether the readable channel holds only its end.
+fn hung_up_without_a_word(channel: BorrowedFd<'_>) -> bool {
+    let mut byte = [0u8; 1];
+    // SAFETY: the buffer is one byte, as stated; peeking leaves the message in place.
+    let peeked = unsafe {
+        libc::recv(channel.as_raw_fd(), byte.as_mut_ptr().cast(), 1, libc::MSG_PEEK | libc::MSG_DONTWAIT)
+    };
+    peeked <= 0
+}

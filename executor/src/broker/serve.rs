@@ -1,0 +1,260 @@
+//! The broker's life: a hello, two threads that serve requests, and the end of everything when
+//! the executor's side of the socket closes.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use sandbox_init::packet;
+
+use super::protocol::{Action, DATAGRAM_MAX, Hello, Outcome, Reply, Request};
+use super::ranges::Ranges;
+use super::teardown::{Record, teardown};
+use super::{device_tree, provision};
+use crate::host::cgroup::{Layout, Tree};
+use crate::host::{mounts, netns, open, seccomp};
+
+/// Sandboxes made at once. A second thread gains little where mounts and networks are made (the
+/// kernel serialises them), a third nothing.
+pub const CREATION_WIDTH: usize = 2;
+/// Opened image trees that are kept.
+const LAYERS_MAX: usize = 64;
+
+/// The static PID 1 of every sandbox.
+const INIT: &[u8] = include_bytes!(env!("SANDBOX_INIT"));
+
+/// Why the broker ended or could not start.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    #[error("{action}: {source}")]
+    Setup { action: &'static str, source: io::Error },
+    #[error("reading the cgroup hierarchies: {0}")]
+    Layout(#[from] crate::host::cgroup::LayoutError),
+    #[error("the executor sent {0}")]
+    Protocol(&'static str),
+}
+
+/// Adds what was being done to an errno.
+trait Doing<T> {
+    fn doing(self, action: &'static str) -> Result<T, Error>;
+}
+
+impl<T> Doing<T> for io::Result<T> {
+    fn doing(self, action: &'static str) -> Result<T, Error> {
+        self.map_err(|source| Error::Setup { action, source })
+    }
+}
+
+/// What both threads share.
+#[derive(Debug)]
+pub struct Broker {
+    pub socket: OwnedFd,
+    pub data_dir: PathBuf,
+    pub tree: Tree,
+    pub init: OwnedFd,
+    pub dev: OwnedFd,
+    pub masks: OwnedFd,
+    pub usr: Option<OwnedFd>,
+    pub proc: OwnedFd,
+    /// `/proc/self/fd/N` of a held /sys/block: the mount itself is gone from here.
+    pub sys_block: PathBuf,
+    pub masked: Vec<(&'static std::ffi::CStr, &'static std::ffi::CStr)>,
+    pub filter: Vec<libc::sock_filter>,
+    pub landlock_abi: Option<u32>,
+    pub host_network: OwnedFd,
+    /// Ids of sandboxes that are being made, live, or are being ended.
+    pub names: Mutex<BTreeSet<String>>,
+    pub records: Mutex<BTreeMap<String, Record>>,
+    pub ranges: Mutex<Ranges>,
+    /// Image trees by path, in this process's mount namespace.
+    pub layers: Mutex<BTreeMap<PathBuf, OwnedFd>>,
+}
+
+/// A lock that is taken even if a thread panicked with it: the maps stay usable, and cleaning up
+/// matters more than the panic, which ends the process anyway.
+pub fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Serves until the executor is gone, then destroys everything.
+pub fn run(socket: OwnedFd) -> Result<(), Error> {
+    leave_the_terminal();
+    let mut buffer = vec![0; DATAGRAM_MAX];
+    let (len, fds) = packet::receive(socket.as_fd(), &mut buffer, 0)
+        .doing("receiving the hello")?
+        .ok_or(Error::Protocol("nothing"))?;
+    let hello: Hello =
+        serde_json::from_slice(&buffer[..len]).map_err(|_| Error::Protocol("a hello of another build"))?;
+    // Held to the end: the next executor of this directory starts when it is released.
+    let _lock = fds;
+    let broker = Broker::start(socket, hello)?;
+    // The executor waits for this: everything that can fail at start has not.
+    packet::send(broker.socket.as_fd(), b"{}", &[], 0).doing("answering the hello")?;
+
+    std::thread::scope(|scope| {
+        for _ in 0..CREATION_WIDTH {
+            scope.spawn(|| broker.serve());
+        }
+    });
+    let records = std::mem::take(&mut *lock(&broker.records));
+    let mut left = Vec::new();
+    for (id, record) in records {
+        left.extend(teardown(&broker, &id, &record));
+    }
+    if left.is_empty() {
+        Ok(())
+    } else {
+        Err(Error::Setup { action: "destroying all sandboxes", source: io::Error::other(left.join("; ")) })
+    }
+}
+
+/// A session of its own, so that Ctrl-C reaches the executor alone and the teardown is orderly;
+/// a service manager's SIGTERM to the whole group neither. What ends this process is the socket.
+fn leave_the_terminal() {
+    // SAFETY: no memory involved; SIG_IGN is a valid disposition, reset by init for programs.
+    unsafe {
+        libc::setsid();
+        for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGHUP] {
+            libc::signal(signal, libc::SIG_IGN);
+        }
+        libc::prctl(libc::PR_SET_NAME, c"rollyard-broker".as_ptr(), 0, 0, 0);
+        libc::umask(0);
+    }
+}
+
+impl Broker {
+    fn start(socket: OwnedFd, hello: Hello) -> Result<Self, Error> {
+        let layout = Layout::discover()?;
+        let tree = Tree::open(&layout, &hello.instance).doing("opening the cgroup parents")?;
+        let block = open::directory(c"/sys/block").doing("opening /sys/block")?;
+        let host_network = netns::current().doing("opening the network namespace")?;
+
+        mounts::privatise().doing("making a mount namespace")?;
+        shed_mounts(&hello.data_dir).doing("letting go of mounts")?;
+        let proc = open::directory(c"/proc").doing("opening /proc")?;
+        let usr = open::directory(c"/usr").ok();
+        let broker = Self {
+            masked: device_tree::masked_paths(proc.as_fd()),
+            dev: device_tree::dev().doing("making /dev")?,
+            masks: device_tree::masks().doing("making the masks")?,
+            init: sealed_init().doing("sealing init in memory")?,
+            sys_block: PathBuf::from(format!("/proc/self/fd/{}", block.as_raw_fd())),
+            ranges: Mutex::new(Ranges::new(seed(&hello.instance))),
+            filter: seccomp::program(),
+            landlock_abi: hello.landlock_abi,
+            data_dir: hello.data_dir,
+            names: Mutex::default(),
+            records: Mutex::default(),
+            layers: Mutex::default(),
+            socket,
+            tree,
+            usr,
+            proc,
+            host_network,
+        };
+        // Lives as long as the process; its number is in `sys_block`.
+        std::mem::forget(block);
+        Ok(broker)
+    }
+
+    fn serve(&self) {
+        let mut buffer = vec![0; DATAGRAM_MAX];
+        loop {
+            // One datagram is one request, so both threads may wait on the one socket.
+            let len = match packet::receive(self.socket.as_fd(), &mut buffer, 0) {
+                Ok(Some((len, _))) => len,
+                Ok(None) | Err(_) => return,
+            };
+            let Ok(request) = serde_json::from_slice::<Request>(&buffer[..len]) else { return };
+            let (outcome, fds) = match request.action {
+                Action::Create(create) => match provision::create(self, &create) {
+                    Ok((created, fds)) => (Outcome::Created(created), fds),
+                    Err(failure) => (Outcome::Failed(failure), Vec::new()),
+                },
+                Action::Destroy { id } => {
+                    let record = lock(&self.records).remove(&id);
+                    let left = record.map_or_else(Vec::new, |record| teardown(self, &id, &record));
+                    (Outcome::Destroyed { left }, Vec::new())
+                }
+            };
+            let Ok(bytes) = serde_json::to_vec(&Reply { ticket: request.ticket, outcome }) else { return };
+            let raw: Vec<_> = fds.iter().map(AsRawFd::as_raw_fd).collect();
+            if packet::send(self.socket.as_fd(), &bytes, &raw, 0).is_err() {
+                return;
+            }
+        }
+    }
+
+    /// The tree of an image, opened here once. The oldest by name goes when there are too many.
+    pub fn layer(&self, path: &Path) -> io::Result<OwnedFd> {
+        let mut layers = lock(&self.layers);
+        if let Some(known) = layers.get(path) {
+            return known.try_clone();
+        }
+        let name = std::ffi::CString::new(path.as_os_str().as_encoded_bytes())
+            .map_err(|_| io::Error::from_raw_os_error(libc::EINVAL))?;
+        let opened = open::directory(&name)?;
+        if layers.len() >= LAYERS_MAX {
+            layers.pop_first();
+        }
+        layers.insert(path.to_owned(), opened.try_clone()?);
+        Ok(opened)
+    }
+}
+
+/// Spreads the uid ranges of the host's executors.
+fn seed(instance: &str) -> u32 {
+    instance.get(..8).and_then(|hex| u32::from_str_radix(hex, 16).ok()).unwrap_or(0)
+}
+
+/// Detaches, in this private namespace only, the mounts no sandbox is built from: each is copied
+/// at every creation and dropped at every end.
+fn shed_mounts(data_dir: &Path) -> io::Result<()> {
+    let table = fs::read_to_string("/proc/self/mountinfo")?;
+    let points = table.lines().filter_map(|line| line.split(' ').nth(4));
+    let needless = |point: &&str| {
+        let point = Path::new(point);
+        ["/sys", "/dev", "/proc"]
+            .iter()
+            .any(|top| point.starts_with(top) && (*top == "/sys" || point != Path::new(top)))
+            && !data_dir.starts_with(point)
+    };
+    for point in points.filter(needless).collect::<Vec<_>>().into_iter().rev() {
+        if let Ok(path) = std::ffi::CString::new(point) {
+            // One that will not go (its parent went first, or an escaped name) costs only time.
+            let _ = mounts::detach(&path);
+        }
+    }
+    Ok(())
+}
+
+/// Init as a file that nobody can change and no path names.
+fn sealed_init() -> io::Result<OwnedFd> {
+    use std::io::Write;
+    use std::os::fd::FromRawFd;
+    let flags = libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING;
+    // Kernels before 6.3 know no MFD_EXEC and need none.
+    // SAFETY: the name is a C string; the result is a fresh descriptor or an error.
+    let fd = unsafe {
+        match libc::memfd_create(c"init".as_ptr(), flags | libc::MFD_EXEC) {
+            -1 => libc::memfd_create(c"init".as_ptr(), flags),
+            fd => fd,
+        }
+    };
+    if fd < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: fresh and ours, as above.
+    let mut file = fs::File::from(unsafe { OwnedFd::from_raw_fd(fd) });
+    file.write_all(INIT)?;
+    let seals = libc::F_SEAL_SEAL | libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_WRITE;
+    // SAFETY: no memory involved.
+    if unsafe { libc::fcntl(file.as_raw_fd(), libc::F_ADD_SEALS, seals) } < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // Executing wants a descriptor that nobody holds for writing.
+    fs::File::open(format!("/proc/self/fd/{}", file.as_raw_fd())).map(OwnedFd::from)
+}

@@ -1,0 +1,69 @@
+//! The one way a sandbox ends: after a request, a failed creation, or the executor's death.
+
+use std::time::Duration;
+
+use super::serve::{Broker, lock};
+use crate::host::{clone, loop_disk};
+
+/// How long the processes of a killed sandbox may take to be gone.
+const REAP_WAIT_MS: i32 = 10_000;
+/// How long a loop device may take to let go of its file, in pauses of [`RELEASE_PAUSE`].
+const RELEASE_TRIES_MAX: u32 = 2_000;
+const RELEASE_PAUSE: Duration = Duration::from_millis(1);
+
+/// What exists of a sandbox. Filled as it is made, so a half-made one is undone by the same code.
+#[derive(Debug, Default)]
+pub struct Record {
+    pub id_base: Option<u32>,
+    pub cgroups: bool,
+    pub init_pid: Option<i32>,
+    /// Number of the loop device, and bytes it promised.
+    pub disk: Option<(u32, u64)>,
+}
+
+/// Ends what the record names, goes on past what will not go, and returns that.
+pub fn teardown(broker: &Broker, id: &str, record: &Record) -> Vec<String> {
+    let mut left = Vec::new();
+    let mut gone = true;
+    if record.cgroups
+        && let Err(error) = broker.tree.kill(id)
+    {
+        left.push(format!("killing {id}: {error}"));
+    }
+    if let Some(pid) = record.init_pid {
+        match clone::reap(pid, REAP_WAIT_MS) {
+            Ok(true) => {}
+            Ok(false) => {
+                gone = false;
+                left.push(format!("init {pid} of {id} is still there"));
+            }
+            Err(error) => {
+                gone = false;
+                left.push(format!("waiting for init {pid} of {id}: {error}"));
+            }
+        }
+    }
+    if record.cgroups {
+        left.extend(broker.tree.remove(id));
+    }
+    if let Some((number, _)) = record.disk {
+        let ours = || {
+            loop_disk::backing_file(&broker.sys_block, number)
+                .is_some_and(|file| file == broker.disk_path(id))
+        };
+        let mut tries = 0;
+        while ours() && tries < RELEASE_TRIES_MAX {
+            tries += 1;
+            std::thread::sleep(RELEASE_PAUSE);
+        }
+        if ours() {
+            left.push(format!("loop device {number} of {id} is still in use"));
+        }
+    }
+    // A range whose processes may live on is not given to another sandbox.
+    if let (Some(base), true) = (record.id_base, gone) {
+        lock(&broker.ranges).free(base);
+    }
+    lock(&broker.names).remove(id);
+    left
+}

@@ -1,0 +1,155 @@
+//! What carries Rollyard's mark for one executor, and its removal at the next start.
+//!
+//! The mark is the instance: a hash of the canonical data directory. It names the cgroup parents,
+//! and the data directory holds everything that has a path. Nothing else is ever looked at, so
+//! nothing else can be touched.
+
+use std::fmt;
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use serde::Serialize;
+use sha2::{Digest, Sha256};
+
+use crate::host::cgroup::{Layout, PARENT, Tree};
+use crate::host::loop_disk;
+
+/// How often a sweep looks whether what it killed is gone, in pauses of [`GONE_PAUSE`].
+const GONE_TRIES_MAX: u32 = 5_000;
+const GONE_PAUSE: Duration = Duration::from_millis(2);
+
+/// What there is. Sandboxes' mounts and network namespaces live and die with their processes.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize)]
+pub struct Census {
+    /// Leaves under `rollyard/<instance>`, in any hierarchy.
+    pub cgroups: Vec<String>,
+    /// Pids in those leaves.
+    pub processes: Vec<i32>,
+    /// Loop devices over files of the data directory.
+    pub loops: Vec<u32>,
+    /// Disk images of sandboxes.
+    pub files: Vec<PathBuf>,
+}
+
+impl Census {
+    pub fn is_empty(&self) -> bool {
+        *self == Self::default()
+    }
+}
+
+impl fmt::Display for Census {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { cgroups, processes, loops, files } = self;
+        write!(f, "cgroups {cgroups:?}, processes {processes:?}, loop devices {loops:?}, files {files:?}")
+    }
+}
+
+/// Why the census could not be taken.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    #[error("finding the cgroup hierarchies")]
+    Layout(#[from] crate::host::cgroup::LayoutError),
+    #[error("{action}")]
+    Read { action: &'static str, source: io::Error },
+}
+
+/// The mark of an executor, from its canonical data directory.
+pub fn instance(data_dir: &Path) -> String {
+    use std::os::unix::ffi::OsStrExt;
+    hex::encode(&Sha256::digest(data_dir.as_os_str().as_bytes())[..6])
+}
+
+/// Where the disk images of sandboxes lie.
+pub fn disks_dir(data_dir: &Path) -> PathBuf {
+    data_dir.join("disks")
+}
+
+/// Counts what there is for the executor of this (canonical) data directory.
+pub fn take(data_dir: &Path) -> Result<Census, Error> {
+    let layout = Layout::discover()?;
+    let mut census = Census::default();
+    for parent in layout.parents(&instance(data_dir)) {
+        let Ok(entries) = fs::read_dir(&parent) else { continue };
+        for leaf in entries.flatten().filter(|entry| entry.path().is_dir()) {
+            let name = leaf.file_name().to_string_lossy().into_owned();
+            let procs = fs::read_to_string(leaf.path().join("cgroup.procs")).unwrap_or_default();
+            census.processes.extend(procs.lines().filter_map(|pid| pid.parse::<i32>().ok()));
+            census.cgroups.push(name);
+        }
+    }
+    for list in [&mut census.processes] {
+        list.sort_unstable();
+        list.dedup();
+    }
+    census.cgroups.sort();
+    census.cgroups.dedup();
+    let disks = disks_dir(data_dir);
+    census.loops = loop_disk::beneath(&disks)
+        .map_err(|source| Error::Read { action: "listing loop devices", source })?
+        .into_iter()
+        .map(|(number, _)| number)
+        .collect();
+    if let Ok(entries) = fs::read_dir(&disks) {
+        census.files = entries.flatten().map(|entry| entry.path()).collect();
+        census.files.sort();
+    }
+    Ok(census)
+}
+
+/// Destroys what a previous life left and nothing adopts. Goes on past what will not go; returns
+/// what was found and what is still there.
+pub fn sweep(data_dir: &Path) -> Result<(Census, Census), Error> {
+    let found = take(data_dir)?;
+    if !found.is_empty() {
+        let layout = Layout::discover()?;
+        let tree = Tree::open(&layout, &instance(data_dir))
+            .map_err(|source| Error::Read { action: "opening the cgroup parents", source })?;
+        for leaf in &found.cgroups {
+            remove_leaf(&tree, leaf);
+        }
+        for number in &found.loops {
+            // A device that is still mounted somewhere goes when that mount does.
+            let _ = loop_disk::clear(Path::new(&format!("/dev/loop{number}")));
+        }
+        for file in &found.files {
+            let _ = fs::remove_file(file);
+        }
+    }
+    Ok((found, take(data_dir)?))
+}
+
+/// Kills and removes one sandbox's leaves. What stays is named.
+pub fn remove_leaf(tree: &Tree, leaf: &str) -> Vec<String> {
+    // Processes of a sandbox are all born in its v2 leaf; a leaf without v2 half is just removed.
+    let mut left = Vec::new();
+    if let Err(error) = tree.kill(leaf) {
+        left.push(format!("killing {leaf}: {error}"));
+    }
+    let mut tries = 0;
+    while tries < GONE_TRIES_MAX && tree.processes(leaf).is_ok_and(|pids| !pids.is_empty()) {
+        tries += 1;
+        std::thread::sleep(GONE_PAUSE);
+    }
+    left.extend(tree.remove(leaf));
+    left
+}
+
+/// Removes the executor's empty cgroup parents, for a data directory that is given up.
+pub fn remove_parents(data_dir: &Path) -> Result<(), Error> {
+    let layout = Layout::discover()?;
+    for parent in layout.parents(&instance(data_dir)) {
+        match fs::remove_dir(&parent) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                return Err(Error::Read { action: "removing a cgroup parent", source: error });
+            }
+            _ => {}
+        }
+        // The shared one stays while another executor has an instance in it.
+        if let Some(shared) = parent.parent().filter(|shared| shared.ends_with(PARENT)) {
+            let _ = fs::remove_dir(shared);
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,46 @@
+use std::io;
+use std::path::PathBuf;
+
+/// What the executor cannot do at all. How an attempt ended is an outcome, not an error.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// Two executors must never share a data directory. Code `data_dir_locked`.
+    #[error("data_dir_locked: another executor uses {}", path.display())]
+    DataDirLocked { path: PathBuf },
+    #[error("cannot {action} {}", path.display())]
+    DataDir {
+        action: &'static str,
+        path: PathBuf,
+        #[source]
+        source: io::Error,
+    },
+    /// Code `endpoint_refused`.
+    #[error("endpoint_refused: `{shown}`: {problem}")]
+    BadEndpoint { shown: String, problem: &'static str },
+    #[error("cannot measure {what}")]
+    Measure {
+        what: &'static str,
+        #[source]
+        source: io::Error,
+    },
+    #[error("the scheduler's endpoint cannot be used")]
+    Endpoint(#[source] tonic::transport::Error),
+    #[error("the executor's task failed")]
+    Task(#[source] tokio::task::JoinError),
+}
+
+impl Error {
+    /// What to do about it, where something can be done.
+    pub fn hint(&self) -> Option<&'static str> {
+        match self {
+            Self::DataDirLocked { .. } => {
+                Some("stop the other executor, or give this one another --data-dir")
+            }
+            Self::BadEndpoint { .. } => Some(
+                "use unix:/absolute/path or http://127.0.0.1:port; other addresses wait for TLS and tokens",
+            ),
+            _ => None,
+        }
+    }
+}

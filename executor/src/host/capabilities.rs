@@ -1,0 +1,57 @@
+//! Dropping capabilities for good.
+
+use std::io;
+
+use super::checked;
+
+pub const CAP_KILL: u32 = 5;
+pub const CAP_SETGID: u32 = 6;
+pub const CAP_SETUID: u32 = 7;
+pub const CAP_SETPCAP: u32 = 8;
+
+/// What the init of a sandbox keeps, in its own user namespace: to change to the user of a
+/// process, to drop these four for it, and to kill it.
+pub const OF_INIT: u64 = 1 << CAP_KILL | 1 << CAP_SETGID | 1 << CAP_SETUID | 1 << CAP_SETPCAP;
+
+/// Capability numbers the kernel could ever know: two words.
+const CAPABILITIES_END: u32 = 64;
+/// `_LINUX_CAPABILITY_VERSION_3`.
+const VERSION_3: u32 = 0x2008_0522;
+
+#[repr(C)]
+struct Header {
+    version: u32,
+    pid: i32,
+}
+
+/// Leaves exactly `kept` in the bounding, permitted and effective sets, and nothing inheritable.
+pub fn keep_only(kept: u64) -> io::Result<()> {
+    for capability in 0..CAPABILITIES_END {
+        if kept & (1 << capability) != 0 {
+            continue;
+        }
+        // SAFETY: prctl with integers touches no memory.
+        let dropped = unsafe { libc::prctl(libc::PR_CAPBSET_DROP, capability, 0, 0, 0) };
+        if dropped < 0 {
+            let error = io::Error::last_os_error();
+            // Past the last capability of this kernel.
+            if error.raw_os_error() == Some(libc::EINVAL) {
+                break;
+            }
+            return Err(error);
+        }
+    }
+    let mut header = Header { version: VERSION_3, pid: 0 };
+    let [low, high] = [kept & 0xffff_ffff, kept >> 32].map(|word| u32::try_from(word).unwrap_or(0));
+    let sets = [low, low, 0, high, high, 0];
+    // SAFETY: version 3 reads the header and two entries of effective, permitted, inheritable.
+    checked(unsafe { libc::syscall(libc::SYS_capset, &raw mut header, sets.as_ptr()) })?;
+    Ok(())
+}
+
+/// No exec gains privileges from here on.
+pub fn no_new_privileges() -> io::Result<()> {
+    // SAFETY: prctl with integers touches no memory.
+    checked(unsafe { libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) }.into())?;
+    Ok(())
+}

@@ -1,0 +1,80 @@
+//! clone3 as a fork with namespaces, born inside a cgroup.
+
+use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
+
+use super::checked;
+
+#[repr(C, align(8))]
+#[derive(Default)]
+struct CloneArgs {
+    flags: u64,
+    pidfd: u64,
+    child_tid: u64,
+    parent_tid: u64,
+    exit_signal: u64,
+    stack: u64,
+    stack_size: u64,
+    tls: u64,
+    set_tid: u64,
+    set_tid_size: u64,
+    cgroup: u64,
+}
+
+/// `CLONE_INTO_CGROUP`; libc has no constant of the right width.
+const INTO_CGROUP: u64 = 0x2_0000_0000;
+
+#[derive(Debug)]
+pub enum Cloned {
+    Child,
+    Parent { pid: i32, pidfd: OwnedFd },
+}
+
+/// Forks into new `namespaces` (`CLONE_NEW*`), inside the v2 `cgroup` if given.
+///
+/// # Safety
+/// If the process has more than one thread, the child may call only what is async-signal-safe
+/// (no allocation, no lock) until it execs or exits.
+pub unsafe fn fork(namespaces: i32, cgroup: Option<BorrowedFd<'_>>) -> io::Result<Cloned> {
+    let mut pidfd: i32 = -1;
+    let flags = u64::from(namespaces.cast_unsigned()) | u64::from(libc::CLONE_PIDFD.cast_unsigned());
+    let mut args = CloneArgs {
+        flags,
+        pidfd: (&raw mut pidfd).expose_provenance() as u64,
+        exit_signal: u64::from(libc::SIGCHLD.cast_unsigned()),
+        ..CloneArgs::default()
+    };
+    if let Some(cgroup) = cgroup {
+        args.flags |= INTO_CGROUP;
+        args.cgroup = u64::from(cgroup.as_raw_fd().cast_unsigned());
+    }
+    // SAFETY: without CLONE_VM this is a fork: the child runs on a copy of this stack. The
+    // caller keeps to what a forked thread may do. `args` and `pidfd` outlive the call.
+    let pid = checked(unsafe { libc::syscall(libc::SYS_clone3, &raw mut args, size_of::<CloneArgs>()) })?;
+    if pid == 0 {
+        return Ok(Cloned::Child);
+    }
+    let pid = i32::try_from(pid).map_err(|_| io::Error::from_raw_os_error(libc::EOVERFLOW))?;
+    Ok(Cloned::Parent { pid, pidfd: super::fresh_fd(pidfd.into())? })
+}
+
+/// Waits for a child's end without a bound longer than `timeout_ms`; reaps it. False: still there.
+pub fn reap(pid: i32, timeout_ms: i32) -> io::Result<bool> {
+    // SAFETY: no memory involved; the pid is of our own unreaped child, so it cannot be reused.
+    let pidfd = match super::fresh_fd(unsafe { libc::syscall(libc::SYS_pidfd_open, pid, 0) }) {
+        Err(error) if error.raw_os_error() == Some(libc::ESRCH) => return Ok(true),
+        other => other?,
+    };
+    let mut poll = libc::pollfd { fd: pidfd.as_raw_fd(), events: libc::POLLIN, revents: 0 };
+    // SAFETY: one entry, as stated.
+    if checked(unsafe { libc::poll(&raw mut poll, 1, timeout_ms) }.into())? == 0 {
+        return Ok(false);
+    }
+    let mut status = 0;
+    // SAFETY: `status` is a valid place for the result.
+    match checked(unsafe { libc::waitpid(pid, &raw mut status, libc::WNOHANG) }.into()) {
+        Ok(found) => Ok(found != 0),
+        Err(error) if error.raw_os_error() == Some(libc::ECHILD) => Ok(true),
+        Err(error) => Err(error),
+    }
+}

@@ -1,0 +1,304 @@
+//! The link to the scheduler: one bidirectional stream, attached again whenever it breaks.
+//!
+//! Heartbeats have a task and a queue of their own and go first: neither a burst of reports nor a
+//! slow disk can starve them. What a broken link loses is told again by the agent after the next
+//! attach, so nothing is buffered across links.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::stream::{self, PollNext, Stream, StreamExt as _, select_with_strategy};
+use rand::Rng as _;
+use rollout::{IncarnationId, Millis};
+use rollout_wire::v1::nodes_client::NodesClient;
+use rollout_wire::{MESSAGE_BYTES_MAX, v1};
+use tokio::sync::{mpsc, oneshot, watch};
+use tokio::task::JoinSet;
+use tokio::time::{MissedTickBehavior, interval, timeout};
+use tokio_stream::wrappers::ReceiverStream;
+use tokio_util::sync::CancellationToken;
+use tonic::transport::Channel;
+
+use crate::capacity::Measured;
+use crate::clock::boot_now;
+use crate::lease::{Heartbeats, Lease};
+use crate::messages::{self, Command};
+use crate::storage::{Storage, StorageError, chain};
+use crate::{Config, Endpoint, Error};
+
+/// Reports that wait for the link. A scheduler that lets them pile up is attached to anew.
+pub(crate) const REPORT_QUEUE_MAX: usize = 8_192;
+/// Commands that wait for the agent.
+pub(crate) const COMMAND_QUEUE_MAX: usize = 1_024;
+/// Reports of one message: with the largest of each it stays below the wire's message bound.
+const REPORTS_PER_MESSAGE: usize = 64;
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
+const BACKOFF_MIN: Duration = Duration::from_millis(100);
+const BACKOFF_MAX: Duration = Duration::from_secs(5);
+
+/// What the agent hears from the link.
+#[derive(Debug)]
+pub(crate) enum FromLink {
+    /// The link wants to attach. Answered when this incarnation may serve.
+    Opening(oneshot::Sender<Opening>),
+    Up(Session),
+    Down,
+    Command(Command),
+}
+
+/// Who attaches, with what.
+#[derive(Debug)]
+pub(crate) struct Opening {
+    pub incarnation: IncarnationId,
+    pub hello: v1::Hello,
+}
+
+/// An attached link, for the agent.
+#[derive(Debug)]
+pub(crate) struct Session {
+    pub reports: mpsc::Sender<v1::Report>,
+    pub storage: Storage,
+    /// Cancel it to have the link broken and attached again.
+    pub closed: CancellationToken,
+}
+
+#[derive(Debug, thiserror::Error)]
+enum LinkError {
+    #[error("cannot connect")]
+    Connect(#[source] tonic::transport::Error),
+    #[error("the scheduler answered {:?}: {}", .0.code(), .0.message())]
+    Status(Box<tonic::Status>),
+    #[error("refused by the scheduler: {code}: {message}")]
+    Refused { code: String, message: String },
+    #[error("the scheduler closed the link")]
+    Closed,
+    #[error("no answer within {}s", CONNECT_TIMEOUT.as_secs())]
+    TimedOut,
+    #[error("the scheduler's first command is not a welcome")]
+    NoWelcome,
+    #[error("a welcome that cannot be right: {problem}")]
+    BadWelcome { problem: &'static str },
+    #[error("the yard's blob store cannot be used")]
+    Storage(#[source] StorageError),
+    #[error("the link was given up: heartbeats are not acknowledged, or reports pile up")]
+    GivenUp,
+    #[error("the agent ended")]
+    AgentEnded,
+}
+
+impl From<tonic::Status> for LinkError {
+    fn from(status: tonic::Status) -> Self {
+        Self::Status(Box::new(status))
+    }
+}
+
+#[derive(Debug)]
+pub(crate) struct Link {
+    endpoint: tonic::transport::Endpoint,
+    shown: String,
+    heartbeat_every: Duration,
+    agent: mpsc::Sender<FromLink>,
+    measured: watch::Receiver<(Measured, u32)>,
+    lease: watch::Sender<Option<Lease>>,
+}
+
+impl Link {
+    pub fn new(
+        config: &Config,
+        agent: mpsc::Sender<FromLink>,
+        measured: watch::Receiver<(Measured, u32)>,
+        lease: watch::Sender<Option<Lease>>,
+    ) -> Result<Self, Error> {
+        let shown = config.scheduler.to_string();
+        let endpoint = tonic::transport::Endpoint::from_shared(match &config.scheduler {
+            Endpoint::Unix(path) => format!("unix://{}", path.display()),
+            Endpoint::Http(address) => format!("http://{address}"),
+        })
+        .map_err(Error::Endpoint)?
+        .connect_timeout(CONNECT_TIMEOUT);
+        Ok(Self { endpoint, shown, heartbeat_every: config.heartbeat_every, agent, measured, lease })
+    }
+
+    /// Attaches, and attaches again, until `token`.
+    pub async fn run(self, token: CancellationToken) {
+        let mut backoff = BACKOFF_MIN;
+        let mut is_known_down = false;
+        loop {
+            let mut was_up = false;
+            let ended = tokio::select! {
+                ended = self.attach(&mut was_up) => ended,
+                () = token.cancelled() => return,
+            };
+            if was_up {
+                (backoff, is_known_down) = (BACKOFF_MIN, false);
+                if self.agent.send(FromLink::Down).await.is_err() {
+                    return;
+                }
+            }
+            let error = chain(&ended);
+            match ended {
+                LinkError::AgentEnded => return,
+                LinkError::Refused { .. } | LinkError::BadWelcome { .. } | LinkError::Storage(_) => {
+                    tracing::error!(scheduler = %self.shown, %error, "not attached");
+                    backoff = BACKOFF_MAX;
+                }
+                _ if is_known_down => tracing::debug!(scheduler = %self.shown, %error, "still not attached"),
+                _ => tracing::warn!(scheduler = %self.shown, %error, "link down, attaching again"),
+            }
+            is_known_down = true;
+            let jittered = backoff.mul_f64(rand::rng().random_range(0.5..1.0));
+            backoff = (backoff * 2).min(BACKOFF_MAX);
+            tokio::select! {
+                () = tokio::time::sleep(jittered) => {}
+                () = token.cancelled() => return,
+            }
+        }
+    }
+
+    /// One link, from connect to its end.
+    async fn attach(&self, was_up: &mut bool) -> LinkError {
+        match self.try_attach(was_up).await {
+            Ok(never) => match never {},
+            Err(error) => error,
+        }
+    }
+
+    async fn try_attach(&self, was_up: &mut bool) -> Result<std::convert::Infallible, LinkError> {
+        let connecting = timeout(CONNECT_TIMEOUT, self.endpoint.connect()).await;
+        let channel = connecting.map_err(|_| LinkError::TimedOut)?.map_err(LinkError::Connect)?;
+        let (reply, opening) = oneshot::channel();
+        self.agent.send(FromLink::Opening(reply)).await.map_err(|_| LinkError::AgentEnded)?;
+        let Opening { incarnation, hello } = opening.await.map_err(|_| LinkError::AgentEnded)?;
+
+        let (heartbeat_sender, heartbeat_queue) = mpsc::channel(1);
+        let (reports, report_queue) = mpsc::channel(REPORT_QUEUE_MAX);
+        let hello_at = boot_now();
+        let outbound = outbound(hello, heartbeat_queue, report_queue);
+        let welcoming = timeout(CONNECT_TIMEOUT, welcome(channel, outbound)).await;
+        let (mut inbound, welcome) = welcoming.map_err(|_| LinkError::TimedOut)??;
+        if welcome.lease_ttl_ms == 0 {
+            return Err(LinkError::BadWelcome { problem: "a lease of no length" });
+        }
+        let storage = Storage::open(&welcome.blobs).await.map_err(LinkError::Storage)?;
+
+        let ttl = Millis(welcome.lease_ttl_ms);
+        let heartbeats = Arc::new(Heartbeats::welcomed(incarnation, ttl, hello_at, self.lease.clone()));
+        let closed = CancellationToken::new();
+        let _closed_at_the_end = closed.clone().drop_guard();
+        let session = Session { reports, storage, closed: closed.clone() };
+        self.agent.send(FromLink::Up(session)).await.map_err(|_| LinkError::AgentEnded)?;
+        *was_up = true;
+        tracing::info!(
+            scheduler = %self.shown, yard = %welcome.yard, epoch = welcome.epoch, %incarnation, %ttl, "attached"
+        );
+
+        // Tasks of this link end with it.
+        let mut tasks = JoinSet::new();
+        let beating = beat(
+            heartbeats.clone(),
+            self.heartbeat_every,
+            self.measured.clone(),
+            heartbeat_sender,
+            closed.clone(),
+        );
+        tasks.spawn(beating);
+        // Acknowledgements must not queue behind commands, so commands have a task of their own.
+        let (commands, mut command_queue) = mpsc::channel(COMMAND_QUEUE_MAX);
+        let agent = self.agent.clone();
+        tasks.spawn(async move {
+            while let Some(command) = command_queue.recv().await {
+                if agent.send(FromLink::Command(command)).await.is_err() {
+                    return;
+                }
+            }
+        });
+        loop {
+            let batch = tokio::select! {
+                batch = inbound.message() => batch?.ok_or(LinkError::Closed)?,
+                () = closed.cancelled() => return Err(LinkError::GivenUp),
+            };
+            for command in batch.commands {
+                let read = match command.kind {
+                    Some(v1::command::Kind::HeartbeatAck(ack)) => {
+                        heartbeats.acknowledge(ack.sequence);
+                        continue;
+                    }
+                    Some(v1::command::Kind::Refuse(v1::Refuse { code, message })) => {
+                        return Err(LinkError::Refused { code, message });
+                    }
+                    Some(v1::command::Kind::Start(start)) => messages::start(&start),
+                    Some(v1::command::Kind::Kill(kill)) => messages::kill(&kill),
+                    Some(v1::command::Kind::Release(release)) => messages::release(&release),
+                    Some(v1::command::Kind::EndedAck(ack)) => messages::acknowledge(&ack),
+                    Some(v1::command::Kind::ReadLog(read)) => messages::read_log(read),
+                    Some(v1::command::Kind::Welcome(_)) | None => continue,
+                };
+                match read {
+                    // A full queue is a stalled agent: without the commands it would drift from
+                    // what the scheduler believes, after a new attach it does not.
+                    Ok(command) => commands.try_send(command).map_err(|_| LinkError::GivenUp)?,
+                    Err(error) => tracing::error!(%error, "command not understood"),
+                }
+            }
+        }
+    }
+}
+
+/// Everything sent on one link: the hello, then heartbeats before reports.
+fn outbound(
+    hello: v1::Hello,
+    heartbeats: mpsc::Receiver<v1::Report>,
+    reports: mpsc::Receiver<v1::Report>,
+) -> impl Stream<Item = v1::ReportBatch> + Send + 'static {
+    let hello = v1::Report { kind: Some(v1::report::Kind::Hello(hello)) };
+    let heartbeats = ReceiverStream::new(heartbeats).map(|beat| vec![beat]);
+    let reports = ReceiverStream::new(reports).ready_chunks(REPORTS_PER_MESSAGE);
+    let after = select_with_strategy(heartbeats, reports, |_: &mut ()| PollNext::Left);
+    stream::once(async { vec![hello] }).chain(after).map(|reports| v1::ReportBatch { reports })
+}
+
+async fn welcome(
+    channel: Channel,
+    outbound: impl Stream<Item = v1::ReportBatch> + Send + 'static,
+) -> Result<(tonic::Streaming<v1::CommandBatch>, v1::Welcome), LinkError> {
+    let mut client = NodesClient::new(channel)
+        .max_decoding_message_size(MESSAGE_BYTES_MAX)
+        .max_encoding_message_size(MESSAGE_BYTES_MAX);
+    let mut inbound = client.attach(outbound).await?.into_inner();
+    let first = inbound.message().await?.ok_or(LinkError::Closed)?;
+    match first.commands.into_iter().next().and_then(|command| command.kind) {
+        Some(v1::command::Kind::Welcome(welcome)) => Ok((inbound, welcome)),
+        Some(v1::command::Kind::Refuse(v1::Refuse { code, message })) => {
+            Err(LinkError::Refused { code, message })
+        }
+        _ => Err(LinkError::NoWelcome),
+    }
+}
+
+/// Sends heartbeats until the link is closed, and closes it when they stay unanswered.
+async fn beat(
+    heartbeats: Arc<Heartbeats>,
+    every: Duration,
+    measured: watch::Receiver<(Measured, u32)>,
+    queue: mpsc::Sender<v1::Report>,
+    closed: CancellationToken,
+) {
+    let mut ticks = interval(every);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    loop {
+        ticks.tick().await;
+        let Some(sequence) = heartbeats.send(boot_now()) else { return closed.cancel() };
+        let (measured, sandboxes) = *measured.borrow();
+        let heartbeat = v1::Heartbeat {
+            sequence,
+            memory_available_bytes: measured.memory_available.0,
+            disk_available_bytes: measured.disk_available.0,
+            load_milli: measured.load_milli,
+            sandboxes,
+        };
+        let report = v1::Report { kind: Some(v1::report::Kind::Heartbeat(heartbeat)) };
+        if queue.send(report).await.is_err() {
+            return closed.cancel();
+        }
+    }
+}

@@ -1,0 +1,217 @@
+//! The executor's end of the channel to one init.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex};
+
+use sandbox_init::message::{Event, MESSAGE_MAX, Request, Spawn, Stage};
+use tokio::io::unix::AsyncFd;
+use tokio::sync::{oneshot, watch};
+
+use super::Exit;
+use crate::broker::client::{receive, send, shut, watched};
+use crate::broker::serve::lock;
+
+/// Requests to one init that wait for an answer. Past it a request is refused.
+const WAITING_MAX: usize = 1024;
+
+/// What init answered to a request.
+#[derive(Debug)]
+pub enum Answer {
+    Started,
+    NotStarted(Stage, i32),
+    Signalled(i32),
+    KilledAll,
+}
+
+#[derive(Debug, Default)]
+struct Expected {
+    answers: BTreeMap<u32, oneshot::Sender<Answer>>,
+    exits: BTreeMap<u32, watch::Sender<Option<Exit>>>,
+}
+
+#[derive(Debug)]
+pub struct Channel {
+    socket: AsyncFd<OwnedFd>,
+    expected: Mutex<Expected>,
+    next_ticket: AtomicU32,
+    dead: watch::Sender<Option<String>>,
+}
+
+/// Why a request got no answer.
+#[derive(Debug)]
+pub enum ChannelError {
+    Dead(String),
+    Io(io::Error),
+}
+
+impl Channel {
+    /// Takes the channel of a fresh init. Call within a tokio runtime.
+    pub fn open(socket: OwnedFd) -> io::Result<Arc<Self>> {
+        let channel = Arc::new(Self {
+            socket: watched(socket)?,
+            expected: Mutex::default(),
+            next_ticket: AtomicU32::new(1),
+            dead: watch::Sender::new(None),
+        });
+        tokio::spawn(Arc::clone(&channel).read());
+        Ok(channel)
+    }
+
+    pub fn ticket(&self) -> u32 {
+        self.next_ticket.fetch_add(1, Ordering::Relaxed)
+    }
+
+    /// Starts a process under `ticket`; its exit comes through the receiver.
+    pub async fn spawn(
+        &self,
+        ticket: u32,
+        spawn: Spawn,
+        stdout: &OwnedFd,
+        stderr: &OwnedFd,
+    ) -> Result<(Answer, watch::Receiver<Option<Exit>>), ChannelError> {
+        let (exit, exited) = watch::channel(None);
+        lock(&self.expected).exits.insert(ticket, exit);
+        let mut fds = vec![stdout.as_raw_fd(), stderr.as_raw_fd()];
+        let inline = Request::Spawn { ticket, spawn };
+        let bytes = inline.encode();
+        let (bytes, body) = match inline {
+            Request::Spawn { spawn, .. } if bytes.len() > MESSAGE_MAX => {
+                let body = body_file(&spawn.encode()).map_err(ChannelError::Io)?;
+                (Request::SpawnFromFile { ticket }.encode(), Some(body))
+            }
+            _ => (bytes, None),
+        };
+        fds.extend(body.as_ref().map(AsRawFd::as_raw_fd));
+        let answer = self.ask(ticket, &bytes, &fds).await;
+        if !matches!(answer, Ok(Answer::Started)) {
+            lock(&self.expected).exits.remove(&ticket);
+        }
+        Ok((answer?, exited))
+    }
+
+    pub async fn signal(&self, process: u32, signal: i32) -> Result<Answer, ChannelError> {
+        let ticket = self.ticket();
+        self.ask(ticket, &Request::Signal { ticket, process, signal }.encode(), &[]).await
+    }
+
+    pub async fn kill_all(&self) -> Result<Answer, ChannelError> {
+        let ticket = self.ticket();
+        self.ask(ticket, &Request::KillAll { ticket }.encode(), &[]).await
+    }
+
+    async fn ask(&self, ticket: u32, bytes: &[u8], fds: &[i32]) -> Result<Answer, ChannelError> {
+        let dead = || ChannelError::Dead(self.death().unwrap_or_else(|| "init is gone".into()));
+        let (answer, answered) = oneshot::channel();
+        {
+            let mut expected = lock(&self.expected);
+            // A caller that gave up leaves its ticket behind; those must not add up.
+            expected.answers.retain(|_, waiting| !waiting.is_closed());
+            if expected.answers.len() >= WAITING_MAX {
+                let full = format!("{WAITING_MAX} requests wait for this sandbox");
+                return Err(ChannelError::Io(io::Error::other(full)));
+            }
+            expected.answers.insert(ticket, answer);
+        }
+        if let Err(error) = send(&self.socket, bytes, fds).await {
+            lock(&self.expected).answers.remove(&ticket);
+            return Err(match error.kind() {
+                io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset => dead(),
+                _ => ChannelError::Io(error),
+            });
+        }
+        if self.death().is_some() {
+            lock(&self.expected).answers.remove(&ticket);
+        }
+        answered.await.map_err(|_| dead())
+    }
+
+    async fn read(self: Arc<Self>) {
+        let mut buffer = vec![0; MESSAGE_MAX.min(256)];
+        let reason = loop {
+            match receive(&self.socket, &mut buffer).await {
+                Ok(Some((len, _))) => match Event::decode(&buffer[..len]) {
+                    Ok(event) => self.take(event),
+                    Err(error) => break format!("init sent a {error}"),
+                },
+                Ok(None) => break "init is gone".to_owned(),
+                Err(error) => break format!("reading from init: {error}"),
+            }
+        };
+        self.dead.send_replace(Some(reason));
+        let expected = std::mem::take(&mut *lock(&self.expected));
+        drop(expected);
+    }
+
+    fn take(&self, event: Event) {
+        let mut expected = lock(&self.expected);
+        let (ticket, answer) = match event {
+            Event::Ready => return,
+            Event::Exited { ticket, status } => {
+                if let (Some(exit), Some(status)) = (expected.exits.remove(&ticket), exit_of(status)) {
+                    exit.send_replace(Some(status));
+                }
+                return;
+            }
+            Event::Started { ticket, .. } => (ticket, Answer::Started),
+            Event::NotStarted { ticket, stage, errno } => (ticket, Answer::NotStarted(stage, errno)),
+            Event::Signalled { ticket, errno } => (ticket, Answer::Signalled(errno)),
+            Event::KilledAll { ticket, .. } => (ticket, Answer::KilledAll),
+        };
+        if let Some(waiting) = expected.answers.remove(&ticket) {
+            // Nobody waits any more: a started process then ends with its step.
+            let _ = waiting.send(answer);
+        }
+    }
+
+    /// Why the sandbox is dead, if it is.
+    pub fn death(&self) -> Option<String> {
+        self.dead.borrow().clone()
+    }
+
+    pub async fn died(&self) -> String {
+        let mut dead = self.dead.subscribe();
+        let reason = dead.wait_for(Option::is_some).await.ok().and_then(|reason| reason.clone());
+        reason.unwrap_or_else(|| "init is gone".into())
+    }
+
+    /// Init ends, and with it the sandbox.
+    pub fn close(&self) {
+        shut(self.socket.get_ref());
+    }
+}
+
+fn exit_of(status: i32) -> Option<Exit> {
+    if libc::WIFEXITED(status) {
+        Some(Exit::Code(libc::WEXITSTATUS(status)))
+    } else if libc::WIFSIGNALED(status) {
+        Some(Exit::Signal(libc::WTERMSIG(status)))
+    } else {
+        None
+    }
+}
+
+/// A spawn too large for a datagram, as a memory file read from its start.
+fn body_file(bytes: &[u8]) -> io::Result<OwnedFd> {
+    use std::io::{Seek, Write};
+    let fd = nix::sys::memfd::memfd_create(c"spawn", nix::sys::memfd::MFdFlags::MFD_CLOEXEC)?;
+    let mut file = std::fs::File::from(fd);
+    file.write_all(bytes)?;
+    file.rewind()?;
+    Ok(file.into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_exit_is_what_the_kernel_said() {
+        assert_eq!(exit_of(7 << 8), Some(Exit::Code(7)));
+        assert_eq!(exit_of(9), Some(Exit::Signal(9)));
+        assert_eq!(exit_of(11 | 0x80), Some(Exit::Signal(11)), "with a core dump flag");
+        assert_eq!(exit_of(0x137f), None, "stopped is not ended");
+    }
+}

@@ -1,0 +1,619 @@
+//! The `container` backend: sandboxes out of namespaces, cgroups, an overlay and a static init,
+//! made by the [broker](crate::broker). Every creation is cold.
+//!
+//! ```text
+//! executor ──socket──> broker ──clone3──> child ──execveat──> init (PID 1) ──fork──> processes
+//!     └───────────────────────channel─────────────────────────┘
+//! ```
+//! The executor keeps two descriptors a sandbox: the channel to init and the root of its writable
+//! tree. The rest is the kernel's, and dies with init.
+
+use std::fs::{self, File};
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use rollout::quantity::{Limit, TMPFS_DISK_MAX};
+use rollout::{Bytes, Millis};
+use sandbox_init::message::{self, BODY_MAX, ENTRIES_MAX, Stage};
+use tokio::sync::watch;
+
+use super::channel::{Answer, Channel, ChannelError};
+use super::files::{self, Owner};
+use super::image::{Image, Images};
+use super::users::User;
+use super::{
+    Backend, Ceilings, CreateError, DestroyError, Exit, FileError, FileSource, Process, Sandbox, SandboxSpec,
+    Spawn, SpawnError, Stats,
+};
+use crate::broker::client::Client;
+pub use crate::broker::protocol::Step;
+use crate::broker::protocol::{Action, Create, Hello, Outcome, Problem};
+use crate::broker::ranges::RANGES_MAX;
+use crate::broker::serve::lock;
+use crate::census;
+use crate::host::cgroup::{Layout, Limits, Tree};
+use crate::host::landlock;
+
+/// How long a start waits for the broker of a previous life to finish its cleaning up.
+const LOCK_WAIT_TRIES: u32 = 600;
+const LOCK_WAIT_PAUSE: Duration = Duration::from_millis(50);
+/// How long `kill_all` waits for the kernel.
+const KILL_WAIT: Duration = Duration::from_secs(10);
+/// Descriptors the executor needs beside its sandboxes.
+const FDS_RESERVED: u64 = 512;
+/// Descriptors of one sandbox in the executor: channel, root, and the two ends of its output.
+const FDS_PER_SANDBOX: u64 = 4;
+/// Tasks the node needs beside its sandboxes, and those an idle sandbox and its first process take.
+const TASKS_RESERVED: u64 = 1024;
+const TASKS_PER_SANDBOX: u64 = 2;
+/// Of the free bytes of the data directory, the part that loop disks may promise together.
+const DISK_SHARE_PERCENT: u64 = 90;
+
+#[derive(Debug, Clone)]
+pub struct ContainerConfig {
+    /// Everything with a path lives here; made if missing. Two executors never share one.
+    pub data_dir: PathBuf,
+}
+
+/// Why the backend could not start.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    #[error("the container backend needs root")]
+    NotRoot,
+    #[error("{action} `{path}`")]
+    DataDir { action: &'static str, path: PathBuf, source: io::Error },
+    #[error("`{path}` is in use by another executor")]
+    InUse { path: PathBuf },
+    #[error("removing what a previous life left")]
+    Census(#[from] census::Error),
+    #[error("a previous life left what will not go: {0}")]
+    Left(census::Census),
+    #[error("this host's cgroups cannot hold sandboxes")]
+    Layout(#[from] crate::host::cgroup::LayoutError),
+    #[error("opening the cgroup parents")]
+    Cgroups { source: io::Error },
+    #[error("starting the broker")]
+    Broker { source: io::Error },
+}
+
+/// The backend. Dropping it lets the broker destroy every sandbox.
+#[derive(Debug)]
+pub struct Container {
+    shared: Arc<Shared>,
+    images: Arc<Images>,
+    ceiling: u32,
+    disk_limit_max: Bytes,
+    fail_next: Mutex<Option<Step>>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    client: Arc<Client>,
+    tree: Tree,
+    live: AtomicU32,
+    /// Bytes that live loop disks promise together.
+    disk_promised: Mutex<Bytes>,
+    /// With the broker's copy: the data directory is ours until both are gone.
+    _lock: OwnedFd,
+}
+
+impl Container {
+    /// Removes what a previous life left, starts the broker, and is ready. Blocks for that time
+    /// (it may wait for the broker of the previous life); call it within a tokio runtime, before
+    /// serving.
+    pub fn start(config: &ContainerConfig) -> Result<Self, Error> {
+        if !nix::unistd::geteuid().is_root() {
+            return Err(Error::NotRoot);
+        }
+        let at = |action, path: &PathBuf| {
+            let path = path.clone();
+            move |source| Error::DataDir { action, path, source }
+        };
+        fs::create_dir_all(&config.data_dir).map_err(at("making", &config.data_dir))?;
+        let data_dir = config.data_dir.canonicalize().map_err(at("resolving", &config.data_dir))?;
+        let lock = take_lock(&data_dir)?;
+        let (found, left) = census::sweep(&data_dir)?;
+        if !found.is_empty() {
+            tracing::info!(%found, "removed what a previous life left");
+        }
+        if !left.is_empty() {
+            return Err(Error::Left(left));
+        }
+        for dir in [census::disks_dir(&data_dir), data_dir.join("images")] {
+            fs::create_dir_all(&dir).map_err(at("making", &dir))?;
+        }
+        let instance = census::instance(&data_dir);
+        let tree = Tree::open(&Layout::discover()?, &instance).map_err(|source| Error::Cgroups { source })?;
+        let landlock_abi = landlock::abi().ok().filter(|abi| *abi >= landlock::ABI_MIN);
+        let hello = Hello { data_dir: data_dir.clone(), instance, landlock_abi };
+        let client = Client::start(&hello, &lock).map_err(|source| Error::Broker { source })?;
+        let disk_limit_max = disk_budget(&data_dir).map_err(at("measuring", &data_dir))?;
+        let shared = Shared {
+            client,
+            tree,
+            live: AtomicU32::new(0),
+            disk_promised: Mutex::new(Bytes(0)),
+            _lock: lock,
+        };
+        Ok(Self {
+            shared: Arc::new(shared),
+            images: Arc::new(Images::new(data_dir)),
+            ceiling: sandbox_ceiling(),
+            disk_limit_max,
+            fail_next: Mutex::new(None),
+        })
+    }
+
+    /// Makes the next creation fail after `step`. For tests of the failure path.
+    #[doc(hidden)]
+    pub fn fail_next_after(&self, step: Step) {
+        *lock(&self.fail_next) = Some(step);
+    }
+
+    /// The broker's end, if it ended.
+    pub fn broker_gone(&self) -> Option<String> {
+        self.shared.client.gone()
+    }
+}
+
+impl Drop for Container {
+    fn drop(&mut self) {
+        self.shared.client.close();
+    }
+}
+
+fn take_lock(data_dir: &std::path::Path) -> Result<OwnedFd, Error> {
+    let path = data_dir.join("lock");
+    let failed = |source| Error::DataDir { action: "locking", path: path.clone(), source };
+    let file = File::options().create(true).truncate(false).write(true).open(&path).map_err(failed)?;
+    for _ in 0..LOCK_WAIT_TRIES {
+        match file.try_lock() {
+            Ok(()) => return Ok(file.into()),
+            Err(fs::TryLockError::WouldBlock) => std::thread::sleep(LOCK_WAIT_PAUSE),
+            Err(fs::TryLockError::Error(error)) => return Err(failed(error)),
+        }
+    }
+    Err(Error::InUse { path: data_dir.to_owned() })
+}
+
+/// The largest disk there can be: what loop images may promise, or a tmpfs where none can be made.
+fn disk_budget(data_dir: &std::path::Path) -> io::Result<Bytes> {
+    let loops = std::path::Path::new("/dev/loop-control").exists()
+        && ["/usr/sbin", "/sbin", "/usr/bin"]
+            .iter()
+            .any(|dir| std::path::Path::new(dir).join("mkfs.ext4").exists());
+    if !loops {
+        return Ok(TMPFS_DISK_MAX);
+    }
+    let stat = nix::sys::statvfs::statvfs(data_dir)?;
+    let free = stat.blocks_available() * stat.fragment_size();
+    Ok(Bytes((free / 100 * DISK_SHARE_PERCENT).max(TMPFS_DISK_MAX.0)))
+}
+
+/// Sandboxes that fit under a limit of open files.
+pub(crate) fn by_files(limit: u64) -> u64 {
+    limit.saturating_sub(FDS_RESERVED) / FDS_PER_SANDBOX
+}
+
+/// The tightest of the ceilings on sandboxes alive at once.
+fn sandbox_ceiling() -> u32 {
+    let files = nix::sys::resource::getrlimit(nix::sys::resource::Resource::RLIMIT_NOFILE)
+        .map_or(1024, |(soft, _)| soft);
+    let pids = fs::read_to_string("/proc/sys/kernel/pid_max")
+        .ok()
+        .and_then(|text| text.trim().parse().ok())
+        .unwrap_or(32_768u64);
+    let by_pids = pids.saturating_sub(TASKS_RESERVED) / TASKS_PER_SANDBOX;
+    u32::try_from(by_files(files).min(by_pids).min(RANGES_MAX.into())).unwrap_or(RANGES_MAX)
+}
+
+/// What a creation reserved, given back when it fails or the sandbox ends.
+#[derive(Debug)]
+struct Reserved {
+    shared: Arc<Shared>,
+    disk: Bytes,
+}
+
+impl Drop for Reserved {
+    fn drop(&mut self) {
+        self.shared.live.fetch_sub(1, Ordering::Relaxed);
+        lock(&self.shared.disk_promised).0 -= self.disk.0;
+    }
+}
+
+impl Container {
+    fn reserve(&self, limit: &Limit) -> Result<Reserved, CreateError> {
+        let used = self.shared.live.fetch_add(1, Ordering::Relaxed);
+        let mut reserved = Reserved { shared: Arc::clone(&self.shared), disk: Bytes(0) };
+        if used >= self.ceiling {
+            let (used, limit) = (used.into(), self.ceiling.into());
+            return Err(CreateError::Busy { ceiling: "sandboxes", used, limit });
+        }
+        if limit.disk > TMPFS_DISK_MAX {
+            if self.disk_limit_max <= TMPFS_DISK_MAX || limit.disk > self.disk_limit_max {
+                let problem = format!(
+                    "{} is more than the largest writable layer here, {}",
+                    limit.disk, self.disk_limit_max
+                );
+                return Err(CreateError::NotEnforceable { guarantee: "limit.disk", problem });
+            }
+            let mut promised = lock(&self.shared.disk_promised);
+            let total = promised.0 + limit.disk.0;
+            if total > self.disk_limit_max.0 {
+                let (used, limit) = (promised.0, self.disk_limit_max.0);
+                return Err(CreateError::Busy { ceiling: "disk bytes", used, limit });
+            }
+            promised.0 = total;
+            reserved.disk = limit.disk;
+        }
+        Ok(reserved)
+    }
+}
+
+#[tonic::async_trait]
+impl Backend for Container {
+    async fn create(&self, spec: SandboxSpec) -> Result<Box<dyn Sandbox>, CreateError> {
+        check(&spec)?;
+        let reserved = self.reserve(&spec.limits)?;
+        let (images, name) = (Arc::clone(&self.images), spec.image.clone());
+        let failed = |action: &str| {
+            let action = action.to_owned();
+            move |source| CreateError::Failed { action, source }
+        };
+        let image = tokio::task::spawn_blocking(move || images.get(&name))
+            .await
+            .map_err(|error| failed("preparing the image")(io::Error::other(error)))??;
+        let unknown = || CreateError::UnknownUser { user: spec.user.clone(), image: spec.image.clone() };
+        let user = image.users.find(&spec.user).ok_or_else(unknown)?;
+        let create = Create {
+            id: spec.id.clone(),
+            lower: image.lower.clone(),
+            host_usr: image.host_usr,
+            limit: spec.limits,
+            workdir: spec.workdir.clone(),
+            uid: user.uid,
+            gid: user.gid,
+            fail_after: lock(&self.fail_next).take(),
+        };
+        let client = &self.shared.client;
+        let (outcome, fds) =
+            client.request(Action::Create(create)).await.map_err(failed("asking the broker"))?;
+        let created = match outcome {
+            Outcome::Created(created) => created,
+            Outcome::Failed(failure) => {
+                if !failure.left.is_empty() {
+                    tracing::error!(sandbox = spec.id, left = ?failure.left, "a failed creation left something");
+                }
+                return Err(refusal(&spec, failure.step, failure.problem));
+            }
+            Outcome::Destroyed { .. } => {
+                return Err(failed("asking the broker")(io::Error::other("it answered another question")));
+            }
+        };
+        // From here on dropping the guard destroys what the broker made.
+        let mut guard = Abandoned { client: Arc::clone(client), id: Some(spec.id.clone()) };
+        let [channel, root] = <[OwnedFd; 2]>::try_from(fds)
+            .map_err(|_| failed("asking the broker")(io::Error::other("descriptors are missing")))?;
+        let channel = Channel::open(channel).map_err(failed("opening the channel to init"))?;
+        guard.id = None;
+        Ok(Box::new(ContainerSandbox {
+            shared: Arc::clone(&self.shared),
+            alive: Some(Alive { channel, root: Arc::new(root), reserved }),
+            id: spec.id,
+            workdir: spec.workdir,
+            image,
+            id_base: created.id_base,
+            memory_disk: created.memory_disk,
+        }))
+    }
+
+    fn ceilings(&self) -> Ceilings {
+        Ceilings { sandboxes: self.ceiling, disk_limit_max: self.disk_limit_max }
+    }
+}
+
+struct Abandoned {
+    client: Arc<Client>,
+    id: Option<String>,
+}
+
+impl Drop for Abandoned {
+    fn drop(&mut self) {
+        if let Some(id) = self.id.take() {
+            self.client.destroy_detached(id);
+        }
+    }
+}
+
+/// What would be a bad name or path anywhere below.
+fn check(spec: &SandboxSpec) -> Result<(), CreateError> {
+    const ID_MAX: usize = 63;
+    let invalid = |action: String| CreateError::Failed { action, source: io::ErrorKind::InvalidInput.into() };
+    let plain = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
+    if spec.id.is_empty() || spec.id.len() > ID_MAX || !spec.id.bytes().all(plain) {
+        return Err(invalid(format!("naming the sandbox: an id is 1 to {ID_MAX} of [a-z0-9-]")));
+    }
+    let bad = |problem: &str| {
+        Err(CreateError::BadRootfs {
+            image: spec.image.clone(),
+            problem: format!("working directory `{}` {problem}", spec.workdir),
+        })
+    };
+    let mut parts = spec.workdir.split('/').filter(|part| !part.is_empty()).peekable();
+    if !spec.workdir.starts_with('/') || spec.workdir.len() > 4095 || spec.workdir.contains('\0') {
+        return bad("is not an absolute path");
+    }
+    if parts.clone().any(|part| part == ".." || part == ".") {
+        return bad("holds `.` or `..`");
+    }
+    if matches!(parts.peek(), Some(&"proc" | &"dev" | &"sys" | &"usr")) {
+        return bad("lies under what is mounted over");
+    }
+    Ok(())
+}
+
+fn refusal(spec: &SandboxSpec, step: Step, problem: Problem) -> CreateError {
+    match problem {
+        Problem::BadRootfs(problem) => CreateError::BadRootfs { image: spec.image.clone(), problem },
+        Problem::Full { ceiling, used, limit } => {
+            let ceiling = if ceiling == "loop disks" { "loop disks" } else { "uid ranges" };
+            CreateError::Busy { ceiling, used, limit }
+        }
+        Problem::Errno(errno) => CreateError::Failed {
+            action: step.as_str().to_owned(),
+            source: io::Error::from_raw_os_error(errno),
+        },
+    }
+}
+
+#[derive(Debug)]
+struct Alive {
+    channel: Arc<Channel>,
+    root: Arc<OwnedFd>,
+    reserved: Reserved,
+}
+
+#[derive(Debug)]
+struct ContainerSandbox {
+    shared: Arc<Shared>,
+    /// None once destroyed.
+    alive: Option<Alive>,
+    id: String,
+    workdir: String,
+    image: Arc<Image>,
+    id_base: u32,
+    memory_disk: Bytes,
+}
+
+impl ContainerSandbox {
+    fn alive(&self) -> &Alive {
+        self.alive.as_ref().unwrap_or_else(|| unreachable!("only destroy and drop take it"))
+    }
+
+    fn owner(&self, path: &str, owner: &str) -> Result<Owner, FileError> {
+        let user = self.image.users.find(owner).ok_or_else(|| FileError::Io {
+            path: path.to_owned(),
+            source: io::Error::other(format!("user `{owner}` is not in /etc/passwd of the image")),
+        })?;
+        Ok(Owner { uid: self.id_base + user.uid, gid: self.id_base + user.gid, root: self.id_base })
+    }
+
+    /// Runs a file operation where blocking is allowed.
+    async fn on_files<T: Send + 'static>(
+        &self,
+        path: &str,
+        operation: impl FnOnce(&OwnedFd, &str, &str) -> Result<T, FileError> + Send + 'static,
+    ) -> Result<T, FileError> {
+        let root = Arc::clone(&self.alive().root);
+        let (owned_path, workdir) = (path.to_owned(), self.workdir.clone());
+        let running = tokio::task::spawn_blocking(move || operation(&root, &workdir, &owned_path));
+        running
+            .await
+            .map_err(|error| FileError::Io { path: path.to_owned(), source: io::Error::other(error) })?
+    }
+
+    async fn broker_destroy(shared: Arc<Shared>, id: String) -> Vec<String> {
+        match shared.client.request(Action::Destroy { id: id.clone() }).await {
+            Ok((Outcome::Destroyed { left }, _)) => left,
+            Ok((outcome, _)) => vec![format!("the broker answered {outcome:?}")],
+            // The kernel killed every init with the broker: only the cgroups are left to us.
+            Err(_) => census::remove_leaf(&shared.tree, &id),
+        }
+    }
+}
+
+#[tonic::async_trait]
+impl Sandbox for ContainerSandbox {
+    fn image_digest(&self) -> &str {
+        &self.image.digest
+    }
+
+    async fn write_file(
+        &self,
+        path: &str,
+        content: FileSource,
+        mode: u32,
+        owner: &str,
+    ) -> Result<(), FileError> {
+        let owner = self.owner(path, owner)?;
+        self.on_files(path, move |root, workdir, path| {
+            files::write(root.as_fd(), workdir, path, content, mode, owner)
+        })
+        .await
+    }
+
+    async fn reset_dir(&self, path: &str, mode: u32, owner: &str) -> Result<(), FileError> {
+        let owner = self.owner(path, owner)?;
+        self.on_files(path, move |root, workdir, path| {
+            files::reset_dir(root.as_fd(), workdir, path, mode, owner)
+        })
+        .await
+    }
+
+    async fn open_file(&self, path: &str) -> Result<Option<(File, Bytes)>, FileError> {
+        self.on_files(path, |root, workdir, path| files::read(root.as_fd(), workdir, path)).await
+    }
+
+    async fn spawn(&self, spawn: Spawn) -> Result<Box<dyn Process>, SpawnError> {
+        let program = spawn.argv.first().cloned().unwrap_or_default();
+        let setup = |action: &str, source: io::Error| SpawnError::Setup { action: action.to_owned(), source };
+        let user = self.image.users.find(&spawn.user).ok_or_else(|| {
+            let source = io::Error::new(io::ErrorKind::NotFound, "not in /etc/passwd of the image");
+            setup(&format!("looking up user `{}`", spawn.user), source)
+        })?;
+        let request = spawn_request(&spawn, user).map_err(|source| setup("reading the request", source))?;
+        let channel = &self.alive().channel;
+        let ticket = channel.ticket();
+        let (answer, exited) = channel.spawn(ticket, request, &spawn.stdout, &spawn.stderr).await.map_err(
+            |error| match error {
+                ChannelError::Dead(reason) => SpawnError::Dead { reason },
+                ChannelError::Io(source) => setup("asking init", source),
+            },
+        )?;
+        match answer {
+            Answer::Started => {
+                let channel = Arc::clone(channel);
+                Ok(Box::new(ContainerProcess { channel, ticket, exited }))
+            }
+            Answer::NotStarted(Stage::Exec, errno) => {
+                Err(SpawnError::Exec { program, source: io::Error::from_raw_os_error(errno) })
+            }
+            Answer::NotStarted(stage, errno) => {
+                let action = match stage {
+                    Stage::Cwd => format!("entering `{}`", spawn.cwd),
+                    other => other.as_str().to_owned(),
+                };
+                Err(setup(&action, io::Error::from_raw_os_error(errno)))
+            }
+            Answer::Signalled(_) | Answer::KilledAll => {
+                Err(setup("asking init", io::Error::other("it answered another question")))
+            }
+        }
+    }
+
+    async fn kill_all(&self) -> Result<(), io::Error> {
+        match tokio::time::timeout(KILL_WAIT, self.alive().channel.kill_all()).await {
+            Ok(Ok(_)) => Ok(()),
+            // A dead sandbox has no process left.
+            Ok(Err(ChannelError::Dead(_))) => Ok(()),
+            Ok(Err(ChannelError::Io(error))) => Err(error),
+            Err(_) => {
+                let processes = self.shared.tree.processes(&self.id).map_or(0, |pids| pids.len());
+                let left = processes.saturating_sub(1);
+                Err(io::Error::new(io::ErrorKind::TimedOut, format!("{left} killed processes do not end")))
+            }
+        }
+    }
+
+    fn stats(&self) -> Stats {
+        let tree = &self.shared.tree;
+        let mut stats = Stats {
+            oom_kills: tree.oom_kills(&self.id),
+            pids_denied: tree.forks_refused(&self.id),
+            cpu: tree.cpu_us(&self.id).map(|us| Millis(us / 1000)),
+            memory_peak: tree.memory_peak(&self.id),
+            ..Stats::default()
+        };
+        if let Ok(disk) = nix::sys::statvfs::fstatvfs(self.alive().root.as_fd()) {
+            let bytes = |blocks: u64| Some(Bytes(blocks * disk.fragment_size()));
+            stats.disk_size = bytes(disk.blocks());
+            stats.disk_used = bytes(disk.blocks() - disk.blocks_free());
+            stats.inodes_free = Some(disk.files_available());
+        }
+        stats
+    }
+
+    async fn set_limits(&self, limits: Limit) -> Result<(), io::Error> {
+        self.shared.tree.limit(&self.id, &Limits::new(&limits, self.memory_disk))
+    }
+
+    async fn died(&self) -> String {
+        let reason = self.alive().channel.died().await;
+        self.shared.client.gone().unwrap_or(reason)
+    }
+
+    async fn destroy(mut self: Box<Self>) -> Result<(), DestroyError> {
+        let Some(alive) = self.alive.take() else { return Ok(()) };
+        // Given up only when nothing is left: until then the sandbox counts.
+        let Alive { channel, root, reserved } = alive;
+        // If this future is dropped half way, the broker still ends the sandbox.
+        let mut guard = Abandoned { client: Arc::clone(&self.shared.client), id: Some(self.id.clone()) };
+        channel.close();
+        drop(root);
+        let left = Self::broker_destroy(Arc::clone(&self.shared), self.id.clone()).await;
+        guard.id = None;
+        drop(reserved);
+        if left.is_empty() { Ok(()) } else { Err(DestroyError { id: self.id.clone(), left }) }
+    }
+}
+
+impl Drop for ContainerSandbox {
+    fn drop(&mut self) {
+        if let Some(alive) = self.alive.take() {
+            alive.channel.close();
+            self.shared.client.destroy_detached(self.id.clone());
+        }
+    }
+}
+
+fn spawn_request(spawn: &Spawn, user: User) -> Result<message::Spawn, io::Error> {
+    let refuse = |problem: &str| io::Error::new(io::ErrorKind::InvalidInput, problem.to_owned());
+    if spawn.argv.first().is_none_or(String::is_empty) {
+        return Err(refuse("argv is empty"));
+    }
+    if spawn.argv.len() > ENTRIES_MAX || spawn.env.len() > ENTRIES_MAX {
+        return Err(refuse(&format!("more than {ENTRIES_MAX} arguments or variables")));
+    }
+    if spawn.env.keys().any(|name| name.is_empty() || name.contains('=')) {
+        return Err(refuse("a variable's name is empty or holds `=`"));
+    }
+    let env: Vec<_> = spawn.env.iter().map(|(name, value)| format!("{name}={value}").into_bytes()).collect();
+    let request = message::Spawn {
+        argv: spawn.argv.iter().map(|argument| argument.clone().into_bytes()).collect(),
+        env,
+        cwd: spawn.cwd.clone().into_bytes(),
+        uid: user.uid,
+        gid: user.gid,
+    };
+    let all = request.argv.iter().chain(&request.env).chain([&request.cwd]);
+    if all.clone().any(|bytes| bytes.contains(&0)) {
+        return Err(refuse("an argument, variable or the directory holds a NUL byte"));
+    }
+    if all.map(|bytes| bytes.len() + 4).sum::<usize>() > BODY_MAX - 64 {
+        return Err(io::Error::from_raw_os_error(libc::E2BIG));
+    }
+    Ok(request)
+}
+
+#[derive(Debug)]
+struct ContainerProcess {
+    channel: Arc<Channel>,
+    ticket: u32,
+    exited: watch::Receiver<Option<Exit>>,
+}
+
+#[tonic::async_trait]
+impl Process for ContainerProcess {
+    async fn wait(&self) -> Result<Exit, SpawnError> {
+        let mut exited = self.exited.clone();
+        let exit = exited.wait_for(Option::is_some).await.ok().and_then(|exit| *exit);
+        match exit {
+            Some(exit) => Ok(exit),
+            None => Err(SpawnError::Dead { reason: self.channel.died().await }),
+        }
+    }
+
+    async fn signal(&self, signal: i32) -> Result<(), io::Error> {
+        match self.channel.signal(self.ticket, signal).await {
+            Ok(Answer::Signalled(0)) => Ok(()),
+            Ok(Answer::Signalled(errno)) => Err(io::Error::from_raw_os_error(errno)),
+            Ok(_) => Err(io::Error::other("init answered another question")),
+            Err(ChannelError::Dead(reason)) => Err(io::Error::new(io::ErrorKind::BrokenPipe, reason)),
+            Err(ChannelError::Io(error)) => Err(error),
+        }
+    }
+}

@@ -1,0 +1,362 @@
+//! What lies at the bottom of a sandbox: `host` (this machine's own /usr over a small skeleton) or
+//! `dir:PATH` (a tree on this machine). Both are shared, read-only, and have a digest.
+
+use std::collections::BTreeMap;
+use std::ffi::CString;
+use std::fs;
+use std::io::{self, Read};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{MetadataExt, PermissionsExt, chown, symlink};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex};
+
+use sha2::{Digest, Sha256};
+
+use super::CreateError;
+use super::users::{ROLLOUT_ID, Users};
+use crate::broker::serve::lock;
+use crate::host::open;
+
+/// Entries of a `dir:` tree that its digest covers. A larger tree is refused: package it.
+pub const DIR_ENTRIES_MAX: usize = 1_000_000;
+/// A passwd file is not read past this, in bytes.
+const PASSWD_MAX: u64 = 1 << 20;
+/// Images remembered by one executor.
+const IMAGES_MAX: usize = 256;
+/// Bytes of the host's package database that identify it.
+const IDENTITY_FILE_MAX: u64 = 64 << 20;
+
+#[derive(Debug)]
+pub struct Image {
+    /// `host:<hash>` or `dir:<hash>`.
+    pub digest: String,
+    pub lower: PathBuf,
+    pub host_usr: bool,
+    pub users: Users,
+    /// Device, inode and change time of the tree's top, to see that it was replaced.
+    top: (u64, u64, i64),
+}
+
+#[derive(Debug)]
+pub struct Images {
+    data_dir: PathBuf,
+    known: Mutex<BTreeMap<String, Arc<Image>>>,
+}
+
+impl Images {
+    pub fn new(data_dir: PathBuf) -> Self {
+        Self { data_dir, known: Mutex::default() }
+    }
+
+    /// The image of a spec, prepared once. Blocks on the disk.
+    pub fn get(&self, name: &str) -> Result<Arc<Image>, CreateError> {
+        let bad = |problem: String| CreateError::BadRootfs { image: name.to_owned(), problem };
+        let known = lock(&self.known).get(name).cloned();
+        if let Some(known) = known
+            && fs::metadata(&known.lower).is_ok_and(|top| identity(&top) == known.top)
+        {
+            return Ok(known);
+        }
+        let image = Arc::new(match name.strip_prefix("dir:") {
+            None if name == "host" => {
+                self.host().map_err(|error| bad(format!("making its skeleton: {error}")))?
+            }
+            None => return Err(bad("only `host` and `dir:/absolute/path` can be used here".into())),
+            Some(path) => self.directory(Path::new(path)).map_err(bad)?,
+        });
+        let mut images = lock(&self.known);
+        if images.len() >= IMAGES_MAX {
+            images.pop_first();
+        }
+        images.insert(name.to_owned(), Arc::clone(&image));
+        Ok(image)
+    }
+
+    fn host(&self) -> io::Result<Image> {
+        for link in ["bin", "lib", "sbin"] {
+            if !fs::symlink_metadata(Path::new("/").join(link))?.is_symlink() {
+                let problem = format!("/{link} is not a link into /usr: image `host` needs a merged /usr");
+                return Err(io::Error::other(problem));
+            }
+        }
+        let lower = self.data_dir.join("images").join("host");
+        if lower.exists() {
+            fs::remove_dir_all(&lower)?;
+        }
+        build_skeleton(&lower)?;
+        let users = Users::parse(PASSWD);
+        let top = identity(&fs::metadata(&lower)?);
+        Ok(Image { digest: format!("host:{}", machine_hash()?), lower, host_usr: true, users, top })
+    }
+
+    fn directory(&self, path: &Path) -> Result<Image, String> {
+        if !path.is_absolute() {
+            return Err("the path after `dir:` must be absolute".into());
+        }
+        let real = path.canonicalize().map_err(|error| format!("{}: {error}", path.display()))?;
+        if real != path {
+            return Err(format!("the path leads through a link; its real name is {}", real.display()));
+        }
+        if real.parent().is_none() || self.data_dir.starts_with(&real) || real.starts_with(&self.data_dir) {
+            return Err("it holds, or lies in, what belongs to the executor".into());
+        }
+        let top = fs::metadata(&real).map_err(|error| error.to_string())?;
+        let name = CString::new(real.as_os_str().as_bytes()).map_err(|error| error.to_string())?;
+        let root = open::directory(&name).map_err(|error| error.to_string())?;
+        safe_shape(root.as_fd())?;
+        let users = passwd(root.as_fd()).map_err(|error| format!("/etc/passwd: {error}"))?;
+        let digest = format!("dir:{}", tree_hash(&real).map_err(|error| error.to_string())?);
+        Ok(Image { digest, lower: real, host_usr: false, users, top: identity(&top) })
+    }
+}
+
+fn identity(top: &fs::Metadata) -> (u64, u64, i64) {
+    (top.dev(), top.ino(), top.ctime())
+}
+
+/// Refuses trees that would bend a mount, and trees nothing can run in.
+fn safe_shape(root: BorrowedFd<'_>) -> Result<(), String> {
+    for place in [c"proc", c"dev", c"sys", c"etc", c"tmp"] {
+        let flags = libc::O_PATH | libc::O_NOFOLLOW;
+        let found = match open::beneath(root, place, flags, 0, open::CONFINED) {
+            Ok(found) => found,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
+            Err(error) => return Err(format!("/{}: {error}", place.to_string_lossy())),
+        };
+        let mode = open::stat(found.as_fd()).map_err(|error| error.to_string())?.st_mode;
+        if mode & libc::S_IFMT != libc::S_IFDIR {
+            return Err(format!("/{} is not a directory", place.to_string_lossy()));
+        }
+    }
+    match open::beneath(root, c"bin/sh", libc::O_PATH, 0, open::IN_ROOT) {
+        Ok(_) => Ok(()),
+        Err(error) => Err(format!("there is no shell at /bin/sh: {error}")),
+    }
+}
+
+/// The image's users. No file: only `rollout` and numbers.
+fn passwd(root: BorrowedFd<'_>) -> io::Result<Users> {
+    let file: OwnedFd =
+        match open::beneath(root, c"etc/passwd", libc::O_RDONLY | libc::O_NONBLOCK, 0, open::IN_ROOT) {
+            Ok(file) => file,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Users::parse("")),
+            Err(error) => return Err(error),
+        };
+    if open::stat(file.as_fd())?.st_mode & libc::S_IFMT != libc::S_IFREG {
+        return Err(io::Error::other("not a regular file"));
+    }
+    let mut text = Vec::new();
+    fs::File::from(file).take(PASSWD_MAX).read_to_end(&mut text)?;
+    Ok(Users::parse(&String::from_utf8_lossy(&text)))
+}
+
+/// A hash over path, kind, mode, size and modification time of every entry, in name order: it
+/// changes when the tree does, and reads no content.
+fn tree_hash(root: &Path) -> io::Result<String> {
+    let mut hash = Sha256::new();
+    hash.update(root.as_os_str().as_bytes());
+    let mut pending = vec![root.to_owned()];
+    let mut seen = 0;
+    while let Some(dir) = pending.pop() {
+        let mut entries = fs::read_dir(&dir)?.collect::<io::Result<Vec<_>>>()?;
+        entries.sort_by_key(fs::DirEntry::file_name);
+        seen += entries.len();
+        if seen > DIR_ENTRIES_MAX {
+            return Err(io::Error::other(format!("the tree has more than {DIR_ENTRIES_MAX} entries")));
+        }
+        for entry in entries {
+            let found = entry.metadata()?;
+            let path = entry.path();
+            hash.update(path.as_os_str().as_bytes());
+            hash.update([0]);
+            for number in [u64::from(found.mode()), found.size()] {
+                hash.update(number.to_le_bytes());
+            }
+            for number in [found.mtime(), found.mtime_nsec()] {
+                hash.update(number.to_le_bytes());
+            }
+            if found.is_dir() {
+                pending.push(path);
+            }
+        }
+    }
+    Ok(hex::encode(&hash.finalize()[..16]))
+}
+
+/// Identifies the host's /usr: its release and its package database.
+fn machine_hash() -> io::Result<String> {
+    let mut hash = Sha256::new();
+    hash.update(std::env::consts::ARCH);
+    for path in
+        ["/etc/os-release", "/var/lib/dpkg/status", "/var/lib/rpm/rpmdb.sqlite", "/lib/apk/db/installed"]
+    {
+        if let Ok(file) = fs::File::open(path) {
+            hash.update(path);
+            io::copy(&mut file.take(IDENTITY_FILE_MAX), &mut hash)?;
+        }
+    }
+    Ok(hex::encode(&hash.finalize()[..16]))
+}
+
+const PASSWD: &str = "\
+root:x:0:0:root:/root:/bin/sh
+rollout:x:1000:1000:rollout:/home/rollout:/bin/sh
+nobody:x:65534:65534:nobody:/nonexistent:/usr/sbin/nologin
+";
+const GROUP: &str = "root:x:0:\ntty:x:5:\nrollout:x:1000:\nnogroup:x:65534:\n";
+
+/// Directories of the skeleton: path, mode, owner.
+const DIRS: [(&str, u32, u32); 19] = [
+    ("", 0o755, 0),
+    ("dev", 0o755, 0),
+    ("proc", 0o555, 0),
+    ("sys", 0o555, 0),
+    ("usr", 0o755, 0),
+    ("etc", 0o755, 0),
+    ("run", 0o755, 0),
+    ("var", 0o755, 0),
+    ("var/lib", 0o755, 0),
+    ("var/log", 0o755, 0),
+    ("var/cache", 0o755, 0),
+    ("var/tmp", 0o1777, 0),
+    ("tmp", 0o1777, 0),
+    ("root", 0o700, 0),
+    ("home", 0o755, 0),
+    ("home/rollout", 0o755, ROLLOUT_ID),
+    ("workspace", 0o755, ROLLOUT_ID),
+    ("logs", 0o755, ROLLOUT_ID),
+    ("in", 0o755, 0),
+];
+
+/// Of the host's /etc, only what programs of its /usr need to start and to trust certificates.
+const FROM_ETC: [&str; 9] = [
+    "ld.so.cache",
+    "ld.so.conf",
+    "ld.so.conf.d",
+    "alternatives",
+    "ssl/certs",
+    "ssl/openssl.cnf",
+    "pki/tls/certs",
+    "ca-certificates.conf",
+    "localtime",
+];
+
+fn build_skeleton(root: &Path) -> io::Result<()> {
+    for (path, mode, owner) in DIRS {
+        let dir = root.join(path);
+        fs::create_dir_all(&dir)?;
+        fs::set_permissions(&dir, fs::Permissions::from_mode(mode))?;
+        chown(&dir, Some(owner), Some(owner))?;
+    }
+    for link in ["bin", "sbin", "lib", "lib32", "lib64", "libx32"] {
+        if let Ok(target) = fs::read_link(Path::new("/").join(link)) {
+            symlink(target, root.join(link))?;
+        }
+    }
+    let files = [
+        ("etc/passwd", PASSWD),
+        ("etc/group", GROUP),
+        ("etc/hosts", "127.0.0.1 localhost\n::1 localhost\n"),
+        ("etc/nsswitch.conf", "passwd: files\ngroup: files\nhosts: files dns\n"),
+        ("etc/resolv.conf", ""),
+    ];
+    for (path, text) in files {
+        fs::write(root.join(path), text)?;
+        fs::set_permissions(root.join(path), fs::Permissions::from_mode(0o644))?;
+    }
+    symlink("/usr/lib/os-release", root.join("etc/os-release"))?;
+    for path in FROM_ETC {
+        let (from, to) = (Path::new("/etc").join(path), root.join("etc").join(path));
+        if fs::symlink_metadata(&from).is_ok() {
+            if let Some(parent) = to.parent() {
+                fs::create_dir_all(parent)?;
+            }
+            copy_tree(&from, &to)?;
+        }
+    }
+    Ok(())
+}
+
+/// Copies files, links and directories; anything else of /etc is no business of a sandbox.
+fn copy_tree(from: &Path, to: &Path) -> io::Result<()> {
+    let found = fs::symlink_metadata(from)?;
+    if found.is_symlink() {
+        symlink(fs::read_link(from)?, to)
+    } else if found.is_dir() {
+        fs::create_dir_all(to)?;
+        for entry in fs::read_dir(from)? {
+            let entry = entry?;
+            copy_tree(&entry.path(), &to.join(entry.file_name()))?;
+        }
+        Ok(())
+    } else if found.is_file() {
+        fs::copy(from, to).map(drop)
+    } else {
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn images() -> (tempfile::TempDir, Images) {
+        let dir = tempfile::tempdir().unwrap();
+        let images = Images::new(dir.path().join("data"));
+        (dir, images)
+    }
+
+    fn problem(images: &Images, name: &str) -> String {
+        match images.get(name) {
+            Err(CreateError::BadRootfs { problem, .. }) => problem,
+            other => panic!("{name}: {other:?}"),
+        }
+    }
+
+    #[test]
+    fn trees_that_would_bend_a_mount_are_refused_by_the_place() {
+        for place in ["proc", "dev", "sys", "etc", "tmp"] {
+            let (dir, images) = images();
+            let root = dir.path().canonicalize().unwrap().join("root");
+            fs::create_dir_all(root.join("bin")).unwrap();
+            fs::write(root.join("bin/sh"), "").unwrap();
+            symlink("/tmp", root.join(place)).unwrap();
+            assert!(problem(&images, &format!("dir:{}", root.display())).contains(place), "{place}");
+        }
+    }
+
+    #[test]
+    fn names_that_are_no_usable_tree_are_refused() {
+        let (dir, images) = images();
+        let base = dir.path().canonicalize().unwrap();
+        fs::create_dir_all(base.join("data/inside")).unwrap();
+        fs::create_dir_all(base.join("empty")).unwrap();
+        symlink(base.join("empty"), base.join("link")).unwrap();
+        for (path, part) in [
+            ("empty", "no shell"),
+            ("link", "real name"),
+            ("absent", "No such file"),
+            ("data/inside", "belongs to the executor"),
+            ("", "belongs to the executor"),
+        ] {
+            let name = format!("dir:{}", base.join(path).display());
+            let name = name.trim_end_matches('/');
+            assert!(problem(&images, name).contains(part), "{path}: {}", problem(&images, name));
+        }
+        assert!(problem(&images, "dir:relative").contains("absolute"));
+        assert!(problem(&images, "docker.io/x").contains("only `host`"));
+    }
+
+    #[test]
+    fn a_changed_tree_has_another_digest() {
+        let (dir, _) = images();
+        let root = dir.path().join("root");
+        fs::create_dir_all(root.join("bin")).unwrap();
+        fs::write(root.join("bin/sh"), "one").unwrap();
+        let first = tree_hash(&root).unwrap();
+        assert_eq!(first, tree_hash(&root).unwrap());
+        fs::write(root.join("bin/sh"), "three").unwrap();
+        assert_ne!(first, tree_hash(&root).unwrap());
+    }
+}

@@ -1,0 +1,141 @@
+use std::fs::{File, TryLockError};
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use rollout::IncarnationId;
+use tokio::sync::{mpsc, watch};
+use tokio::task::JoinHandle;
+use tokio::time::{MissedTickBehavior, interval};
+use tokio_util::sync::CancellationToken;
+
+use crate::agent::{Agent, Parts};
+use crate::capacity::{self, Measured};
+use crate::lifecycle::Book;
+use crate::link::{COMMAND_QUEUE_MAX, Link};
+use crate::sandbox::Backend;
+use crate::{Config, Error};
+
+const LOCK_FILE: &str = "executor.lock";
+const ATTEMPTS_DIR: &str = "attempts";
+/// Between two looks at memory, disk and load.
+const MEASURE_EVERY: Duration = Duration::from_secs(1);
+
+/// A running executor.
+#[derive(Debug)]
+pub struct Handle {
+    token: CancellationToken,
+    incarnation: watch::Receiver<IncarnationId>,
+    task: JoinHandle<()>,
+}
+
+impl Handle {
+    /// This life of the executor; a new one begins when a lease was lost.
+    pub fn incarnation(&self) -> IncarnationId {
+        *self.incarnation.borrow()
+    }
+
+    /// Tells the executor to end: attempts are killed and reported, sandboxes destroyed.
+    pub fn shut_down(&self) {
+        self.token.cancel();
+    }
+
+    /// Waits for the end.
+    pub async fn join(self) -> Result<(), Error> {
+        self.task.await.map_err(Error::Task)
+    }
+}
+
+/// Runs an executor in the background until `token`.
+///
+/// What a previous life left in the data directory's `attempts` is removed first. Sandboxes it
+/// left are the backend's to find: sweep them before this is called, while `backend` is made.
+pub fn serve(config: Config, backend: Arc<dyn Backend>, token: CancellationToken) -> Result<Handle, Error> {
+    let lock = lock(&config.data_dir)?;
+    let attempts_dir = empty_dir(config.data_dir.join(ATTEMPTS_DIR))?;
+    let offered = capacity::offered(&config.data_dir, config.capacity, config.reserves, backend.ceilings())?;
+    let now = capacity::measured(&config.data_dir)?;
+    let (sampled, measured) = watch::channel(now);
+    let (heartbeat, heartbeats) = watch::channel((now, 0));
+    let (to_agent, from_link) = mpsc::channel(COMMAND_QUEUE_MAX);
+    let (lease_sender, lease) = watch::channel(None);
+    let (incarnation_sender, incarnation) = watch::channel(IncarnationId::from_bits(rand::random()));
+    let link = Link::new(&config, to_agent, heartbeats, lease_sender)?;
+    let data_dir = config.data_dir.clone();
+    let agent = Agent::new(Parts {
+        book: Book::new(offered, config.reserves, now),
+        config,
+        backend,
+        attempts_dir,
+        from_link,
+        lease,
+        measured,
+        heartbeat,
+        incarnation: incarnation_sender,
+    });
+    let ended = CancellationToken::new();
+    let agent_token = token.clone();
+    let task = tokio::spawn(async move {
+        // Held as long as the executor runs, whatever becomes of the handle.
+        let _lock = lock;
+        let link = tokio::spawn(link.run(ended.clone()));
+        let sampler = tokio::spawn(sample(data_dir, sampled, ended.clone()));
+        agent.run(agent_token).await;
+        ended.cancel();
+        for (name, task) in [("link", link), ("sampler", sampler)] {
+            if let Err(error) = task.await {
+                tracing::error!(name, %error, "a task of the executor failed");
+            }
+        }
+    });
+    Ok(Handle { token, incarnation, task })
+}
+
+fn lock(data_dir: &Path) -> Result<File, Error> {
+    let failed = |action, path: &Path| {
+        let path = path.to_owned();
+        move |source| Error::DataDir { action, path, source }
+    };
+    std::fs::create_dir_all(data_dir).map_err(failed("make", data_dir))?;
+    let path = data_dir.join(LOCK_FILE);
+    let opened = File::options().create(true).truncate(false).write(true).open(&path);
+    let file = opened.map_err(failed("open", &path))?;
+    match file.try_lock() {
+        Ok(()) => Ok(file),
+        Err(TryLockError::WouldBlock) => Err(Error::DataDirLocked { path: data_dir.to_owned() }),
+        Err(TryLockError::Error(source)) => Err(failed("lock", &path)(source)),
+    }
+}
+
+fn empty_dir(path: PathBuf) -> Result<PathBuf, Error> {
+    match std::fs::remove_dir_all(&path) {
+        Err(source) if source.kind() != io::ErrorKind::NotFound => {
+            return Err(Error::DataDir { action: "empty", path, source });
+        }
+        _ => {}
+    }
+    match std::fs::create_dir(&path) {
+        Ok(()) => Ok(path),
+        Err(source) => Err(Error::DataDir { action: "make", path, source }),
+    }
+}
+
+/// Measures off the heartbeat's task: a file system that hangs delays the figures, never a beat.
+async fn sample(data_dir: PathBuf, sampled: watch::Sender<Measured>, token: CancellationToken) {
+    let mut ticks = interval(MEASURE_EVERY);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    loop {
+        tokio::select! {
+            _ = ticks.tick() => {}
+            () = token.cancelled() => return,
+        }
+        let data_dir = data_dir.clone();
+        let measured = tokio::task::spawn_blocking(move || capacity::measured(&data_dir)).await;
+        match measured {
+            Ok(Ok(measured)) => drop(sampled.send_replace(measured)),
+            Ok(Err(error)) => tracing::error!(%error, "the node could not be measured"),
+            Err(error) => tracing::error!(%error, "measuring failed"),
+        }
+    }
+}

@@ -1,0 +1,144 @@
+//! Links that break, leases that end, executors that are told to end.
+
+use rollout_wire::v1::{self, command, held_attempt::Phase, report};
+
+use crate::yard::{Yard, attempt, order};
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_end_is_told_after_every_attach_until_it_is_acknowledged() {
+    let mut yard = Yard::start().await;
+    yard.set_acknowledges_ends(false);
+    let first = yard.run(order("run", "out x")).await;
+    for _ in 0..2 {
+        yard.break_links(false);
+        let hello = yard.hello().await;
+        assert_eq!(hello.held.len(), 1);
+        assert_eq!((hello.held[0].phase(), hello.held[0].generation), (Phase::Ended, 1));
+        assert_eq!(yard.ended().await.outcome.unwrap(), first);
+    }
+    yard.set_acknowledges_ends(true);
+    yard.break_links(false);
+    yard.hello().await;
+    yard.ended().await;
+    // Commands are taken in order: what is read after the acknowledgement comes after it.
+    assert!(yard.log(1, attempt(0, 0), "stdout", 0).await.gone);
+    yard.break_links(false);
+    assert_eq!(yard.hello().await.held, []);
+    yard.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn work_goes_on_while_the_link_is_down_and_its_end_is_told_later() {
+    let mut yard = Yard::start().await;
+    let mut slow = order("run", "out partial; term 0; sleep");
+    slow.step.as_mut().unwrap().timeout_ms = 300;
+    yard.send(command::Kind::Start(slow)).await;
+    yard.started().await;
+    yard.break_links(true);
+    yard.backend.until_empty().await;
+    yard.accept_links();
+    let hello = yard.hello().await;
+    assert_eq!(hello.held[0].phase(), Phase::Ended);
+    assert_eq!(yard.ended().await.outcome.unwrap().failure.unwrap().code, "step_timeout");
+    yard.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn at_the_end_of_its_lease_an_executor_ends_everything_and_begins_anew() {
+    let mut yard = Yard::start().await;
+    let first = yard.executor.as_ref().unwrap().incarnation();
+    yard.set_ttl_ms(1500);
+    yard.break_links(false);
+    assert_eq!(yard.hello().await.incarnation, first.to_string(), "a broken link alone changes nothing");
+    for (sample, script, keep) in [(0, "sleep", false), (1, "true", true)] {
+        let mut order = order("run", script);
+        order.attempt = Some(attempt(sample, 0));
+        order.keep = keep;
+        yard.send(command::Kind::Start(order)).await;
+    }
+    yard.ended().await;
+    yard.backend.until("both sandboxes", |state| state.census.len() == 2).await;
+    yard.break_links(true);
+    yard.backend.until_empty().await;
+    yard.accept_links();
+    let hello = yard.hello().await;
+    assert_ne!(hello.incarnation, first.to_string());
+    assert_eq!(hello.held, []);
+    assert!(!yard.has_unread(|r| matches!(r, report::Kind::Ended(_))), "nothing of the old life is told");
+    assert_eq!(yard.run(order("run", "true")).await.failure, None);
+    yard.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_acknowledged_lease_outlives_its_ttl() {
+    let mut yard = Yard::start().await;
+    let first = yard.executor.as_ref().unwrap().incarnation();
+    yard.set_ttl_ms(1000);
+    yard.break_links(false);
+    yard.hello().await;
+    let mut long = order("run", "sleep");
+    long.step.as_mut().unwrap().timeout_ms = 2500;
+    let outcome = yard.run(long).await;
+    assert_eq!(outcome.failure.unwrap().code, "step_timeout", "not ended by the lease");
+    assert_eq!(yard.executor.as_ref().unwrap().incarnation(), first);
+    yard.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_executor_that_ends_reports_its_attempts_as_lost() {
+    let mut yard = Yard::start().await;
+    yard.send(command::Kind::Start(order("agent", "stubborn; sleep"))).await;
+    yard.started().await;
+    let executor = yard.executor.take().unwrap();
+    executor.shut_down();
+    let outcome = yard.ended().await.outcome.unwrap();
+    assert_eq!(outcome.failure.unwrap().code, "node_lost");
+    executor.join().await.unwrap();
+    assert!(yard.backend.state().census.is_empty());
+    yard.executor = Some(yard.serve().unwrap());
+    let hello = yard.hello().await;
+    assert_eq!(hello.held, [], "another life");
+    yard.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn two_executors_never_share_a_data_directory() {
+    let yard = Yard::start().await;
+    let second = yard.serve();
+    assert!(matches!(second, Err(executor::Error::DataDirLocked { .. })), "{second:?}");
+    yard.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_a_previous_life_captured_is_removed_at_the_start() {
+    let mut yard = Yard::start().await;
+    let executor = yard.executor.take().unwrap();
+    executor.shut_down();
+    executor.join().await.unwrap();
+    let orphan = yard.config.data_dir.join("attempts/j0000000000007-1");
+    std::fs::create_dir_all(&orphan).unwrap();
+    std::fs::write(orphan.join("stdout"), "old").unwrap();
+    yard.executor = Some(yard.serve().unwrap());
+    assert!(!orphan.exists());
+    yard.hello().await;
+    yard.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn sixty_attempts_at_once_end_once_each() {
+    let mut yard = Yard::start_with(|config| config.capacity.cpu = Some(rollout::MilliCpu(1 << 20))).await;
+    let starts = (0..60).map(|sample| {
+        let mut order = order("run", "out x; spam 20000");
+        order.attempt = Some(attempt(sample, 0));
+        command::Kind::Start(order)
+    });
+    yard.send_all(starts.collect()).await;
+    let mut seen = std::collections::BTreeSet::new();
+    for _ in 0..60 {
+        let ended = yard.ended().await;
+        assert!(seen.insert(ended.attempt.unwrap().rollout), "told twice");
+        assert_eq!(ended.outcome.unwrap().failure, None);
+    }
+    assert!(!yard.has_unread(|r: &report::Kind| matches!(r, report::Kind::Ended(v1::AttemptEnded { .. }))));
+    yard.stop().await;
+}

@@ -1,0 +1,132 @@
+//! Failures at every step, and deaths without a goodbye.
+
+use std::os::unix::process::ExitStatusExt;
+use std::process::{Command, Stdio};
+
+use executor::sandbox::container::{Container, ContainerConfig, Step};
+use executor::sandbox::{Backend, CreateError};
+use rollout::Bytes;
+
+use crate::lab::{Lab, assert_empty, limits, said, start};
+
+crate::tests![
+    a_creation_that_fails_at_any_step_leaves_nothing,
+    an_executor_killed_without_warning_leaves_nothing,
+    a_broker_killed_without_warning_takes_its_sandboxes_along,
+    a_dead_init_is_a_dead_sandbox,
+    a_second_executor_on_the_same_directory_is_refused_while_the_first_lives,
+];
+
+async fn a_creation_that_fails_at_any_step_leaves_nothing(lab: Lab) {
+    for disk in [Bytes(16 << 20), Bytes(300 << 20)] {
+        for step in Step::ALL {
+            let mut spec = lab.spec();
+            spec.limits.disk = disk;
+            lab.backend.fail_next_after(*step);
+            match lab.backend.create(spec).await {
+                Err(CreateError::Failed { action, .. }) => assert_eq!(action, step.as_str()),
+                other => panic!("{step:?}: {other:?}"),
+            }
+            let census = executor::census::take(&lab.data_dir()).unwrap();
+            assert!(census.is_empty(), "{step:?}: {census}");
+        }
+    }
+    let sandbox = lab.sandbox().await;
+    said(&*sandbox, "true").await;
+    sandbox.destroy().await.unwrap();
+}
+
+const VICTIM: &str = "ROLLYARD_TEST_VICTIM";
+
+/// The process that is killed: it holds sandboxes with hostile processes and says when it does.
+pub fn be_the_victim_if_asked() {
+    let Some(data_dir) = std::env::var_os(VICTIM) else { return };
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
+    runtime.block_on(async {
+        let backend = Container::start(&ContainerConfig { data_dir: data_dir.into() }).unwrap();
+        let mut held = Vec::new();
+        for (index, disk) in [16u64, 16, 300].into_iter().enumerate() {
+            let mut limit = limits();
+            limit.disk = Bytes(disk << 20);
+            let spec = executor::sandbox::SandboxSpec {
+                id: format!("victim{index}"),
+                image: "host".into(),
+                limits: limit,
+                user: "rollout".into(),
+                workdir: "/workspace".into(),
+            };
+            let sandbox = backend.create(spec).await.unwrap();
+            let script = "trap '' TERM HUP; (setsid sleep 1000 &); sleep 1000";
+            let process = start(&*sandbox, "rollout", "/", &["sh", "-c", script], &[]).await.unwrap();
+            held.push((sandbox, process));
+        }
+        use std::io::Write;
+        writeln!(std::io::stdout(), "ready").unwrap();
+        std::future::pending::<()>().await;
+    });
+}
+
+async fn an_executor_killed_without_warning_leaves_nothing(lab: Lab) {
+    let data_dir = lab.dir.path().join("victim-data");
+    let own = std::env::current_exe().unwrap();
+    let mut victim = Command::new(own).env(VICTIM, &data_dir).stdout(Stdio::piped()).spawn().unwrap();
+    let out = victim.stdout.take().unwrap();
+    let line = tokio::task::spawn_blocking(move || {
+        let mut line = String::new();
+        std::io::BufRead::read_line(&mut std::io::BufReader::new(out), &mut line).unwrap();
+        line
+    });
+    assert_eq!(line.await.unwrap(), "ready\n");
+    let data_dir = data_dir.canonicalize().unwrap();
+    let census = executor::census::take(&data_dir).unwrap();
+    assert_eq!((census.cgroups.len(), census.loops.len()), (3, 1), "{census}");
+    assert!(census.processes.len() >= 9, "{census}");
+    victim.kill().unwrap();
+    assert_eq!(victim.wait().unwrap().signal(), Some(9));
+    let path = data_dir.clone();
+    tokio::task::spawn_blocking(move || assert_empty(&path)).await.unwrap();
+    // The next life starts where nothing is left.
+    let next = Container::start(&ContainerConfig { data_dir: data_dir.clone() }).unwrap();
+    drop(next);
+    executor::census::remove_parents(&data_dir).unwrap();
+}
+
+async fn a_broker_killed_without_warning_takes_its_sandboxes_along(lab: Lab) {
+    let one = lab.sandbox().await;
+    let two = lab.sandbox().await;
+    let (process, _pipes) = start(&*one, "rollout", "/", &["sleep", "1000"], &[]).await.unwrap();
+    let broker = crate::life::broker_pid();
+    nix::sys::signal::kill(
+        nix::unistd::Pid::from_raw(broker.cast_signed()),
+        nix::sys::signal::Signal::SIGKILL,
+    )
+    .unwrap();
+    assert!(!one.died().await.is_empty());
+    assert!(!two.died().await.is_empty());
+    assert!(process.wait().await.is_err(), "its status is not known: the sandbox died");
+    assert!(matches!(lab.backend.create(lab.spec()).await, Err(CreateError::Failed { .. })));
+    one.destroy().await.unwrap();
+    two.destroy().await.unwrap();
+}
+
+async fn a_dead_init_is_a_dead_sandbox(lab: Lab) {
+    let sandbox = lab.sandbox().await;
+    let census = executor::census::take(&lab.data_dir()).unwrap();
+    assert_eq!(census.processes.len(), 1, "an idle sandbox is its init: {census}");
+    let init = nix::unistd::Pid::from_raw(census.processes[0]);
+    nix::sys::signal::kill(init, nix::sys::signal::Signal::SIGKILL).unwrap();
+    assert_eq!(sandbox.died().await, "init is gone");
+    assert!(start(&*sandbox, "rollout", "/", &["true"], &[]).await.is_err());
+    sandbox.kill_all().await.unwrap();
+    // Its files are still there until it is destroyed.
+    assert!(sandbox.open_file("/etc/passwd").await.unwrap().is_some());
+    sandbox.destroy().await.unwrap();
+}
+
+async fn a_second_executor_on_the_same_directory_is_refused_while_the_first_lives(lab: Lab) {
+    let sandbox = lab.sandbox().await;
+    let file = std::fs::File::open(lab.data_dir().join("lock")).unwrap();
+    assert!(matches!(file.try_lock(), Err(std::fs::TryLockError::WouldBlock)));
+    said(&*sandbox, "true").await;
+    sandbox.destroy().await.unwrap();
+}

@@ -1,0 +1,449 @@
+//! What an attempt's end means: from the facts an executor saw to a row of the failure table.
+//!
+//! The executor measures and this module decides, so that one table says who is to blame. Rules
+//! that hold throughout: a deadline is what the executor's clock says, never exit code 124; a
+//! missing exit code stays missing; a limit of the kernel is blamed only if the step failed.
+
+use crate::failure::{Domain, Failure, FailureCode};
+use crate::plan::StepKind;
+use crate::quantity::{Bytes, Limit};
+use crate::reward::RewardProblem;
+use crate::text::shown;
+use crate::time::Millis;
+
+/// A workspace with no more than this left counts as full: a last write seldom ends on the last
+/// byte.
+pub const DISK_FULL_SLACK: Bytes = Bytes(64 << 10);
+
+const SHOWN_CHARS_MAX: usize = 400;
+
+/// How the step's process ended.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum End {
+    Exited(i32),
+    Signalled(i32),
+    /// The kernel refused to run the program: not found, not executable, bad format, too long.
+    NotRun {
+        problem: String,
+    },
+    /// The sandbox could not start a process at all.
+    NotSpawned {
+        problem: String,
+    },
+    /// It ran, and the kernel's status of it is not known.
+    Unknown,
+    /// The sandbox died under the work, or its processes could not be ended: nothing it holds
+    /// can be trusted.
+    Lost {
+        reason: String,
+    },
+}
+
+/// What the kernel counted while the step ran. None = not measured on this host.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Counters {
+    pub oom_kills: Option<u64>,
+    pub pids_denied: Option<u64>,
+    pub memory_peak: Option<Bytes>,
+    /// The most seen in the writable layer, and its size.
+    pub disk_used: Option<Bytes>,
+    pub disk_size: Option<Bytes>,
+    /// The fewest seen.
+    pub inodes_free: Option<u64>,
+}
+
+impl Counters {
+    pub fn oom(&self) -> bool {
+        self.oom_kills.is_some_and(|kills| kills > 0)
+    }
+
+    pub fn disk_full(&self) -> bool {
+        let bytes = match (self.disk_used, self.disk_size) {
+            (Some(used), Some(size)) => used.0.saturating_add(DISK_FULL_SLACK.0) >= size.0,
+            _ => false,
+        };
+        bytes || self.inodes_free == Some(0)
+    }
+}
+
+/// A declared output that is not there as declared.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct OutputProblem {
+    pub name: String,
+    pub kind: OutputProblemKind,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum OutputProblemKind {
+    /// With what was found in its place.
+    Missing { why: String },
+    /// `bytes` none: it had more than `max`, and reading stopped there.
+    TooLarge { bytes: Option<Bytes>, max: Bytes },
+}
+
+/// Everything known about an attempt whose sandbox was ready.
+#[derive(Debug, Clone)]
+pub struct Facts<'a> {
+    pub kind: StepKind,
+    pub end: End,
+    /// The executor's deadline ended it.
+    pub timed_out: bool,
+    /// Really run, on the monotonic clock.
+    pub run: Millis,
+    pub timeout: Millis,
+    pub limit: Limit,
+    pub counters: Counters,
+    pub outputs: &'a [OutputProblem],
+    /// Of a grader: why it gave no reward.
+    pub reward: Option<&'a RewardProblem>,
+}
+
+/// The failure of the attempt, or none if the step did what it should.
+///
+/// A grader that gave a reward has done what it should: its exit code is recorded and not read,
+/// and an output of its own that is missing is absent from its artifacts.
+pub fn classify(facts: &Facts<'_>) -> Option<Failure> {
+    if let Some(failure) = before_the_work(facts) {
+        return Some(failure);
+    }
+    match facts.kind {
+        StepKind::Agent => agent(facts),
+        StepKind::Run => run(facts),
+        StepKind::Grader => grader(facts),
+    }
+}
+
+fn before_the_work(facts: &Facts<'_>) -> Option<Failure> {
+    match &facts.end {
+        End::Exited(_) | End::Signalled(_) => None,
+        End::Unknown if facts.timed_out => None,
+        End::Unknown => Some(lost(facts, "the exit status of the step is not known")),
+        End::NotRun { problem } => Some(Failure::new(FailureCode::NotFound, shown(problem, SHOWN_CHARS_MAX))),
+        End::NotSpawned { problem } => {
+            Some(Failure::new(FailureCode::StartFailed, shown(problem, SHOWN_CHARS_MAX)))
+        }
+        End::Lost { reason } => Some(lost(facts, reason)),
+    }
+}
+
+/// A sandbox that died of its own memory limit is the agent's doing; any other death is not.
+fn lost(facts: &Facts<'_>, reason: &str) -> Failure {
+    let reason = shown(reason, SHOWN_CHARS_MAX);
+    if facts.kind == StepKind::Agent && facts.counters.oom() {
+        let message = format!("the sandbox died after {}: {reason}; {}", facts.run, oom_words(facts));
+        return Failure::new(FailureCode::OomGuest, message);
+    }
+    let message = format!("the sandbox was lost after {}: {reason}", facts.run);
+    match facts.kind {
+        StepKind::Grader => Failure::caused_by(FailureCode::GraderLost, Domain::Sandbox, message),
+        StepKind::Agent | StepKind::Run => Failure::new(FailureCode::NodeLost, message),
+    }
+}
+
+fn agent(facts: &Facts<'_>) -> Option<Failure> {
+    if facts.timed_out {
+        return Some(Failure::new(FailureCode::AgentTimeout, timeout_words(facts)));
+    }
+    if succeeded(facts) {
+        return output_failure(facts.outputs);
+    }
+    let (code, why) = match limit_behind(facts) {
+        Some(LimitHit::Memory) => (FailureCode::OomGuest, oom_words(facts)),
+        Some(LimitHit::Disk) => (FailureCode::DiskQuota, disk_words(facts)),
+        Some(LimitHit::Pids) => (FailureCode::PidsLimit, pids_words(facts)),
+        None => return Some(Failure::new(FailureCode::AgentExit, end_words(facts))),
+    };
+    Some(Failure::new(code, format!("{}; {why}", end_words(facts))))
+}
+
+fn run(facts: &Facts<'_>) -> Option<Failure> {
+    if facts.timed_out {
+        return Some(Failure::new(FailureCode::StepTimeout, with_limit(facts, timeout_words(facts))));
+    }
+    if succeeded(facts) {
+        return output_failure(facts.outputs);
+    }
+    Some(Failure::new(FailureCode::StepExit, with_limit(facts, end_words(facts))))
+}
+
+fn grader(facts: &Facts<'_>) -> Option<Failure> {
+    if facts.timed_out {
+        return Some(Failure::new(FailureCode::GraderTimeout, with_limit(facts, timeout_words(facts))));
+    }
+    let problem = facts.reward?;
+    let message = format!("{problem}; {}", end_words(facts));
+    Some(Failure::new(FailureCode::RewardBad, with_limit(facts, message)))
+}
+
+fn succeeded(facts: &Facts<'_>) -> bool {
+    facts.end == End::Exited(0)
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum LimitHit {
+    Memory,
+    Disk,
+    Pids,
+}
+
+fn limit_behind(facts: &Facts<'_>) -> Option<LimitHit> {
+    let counters = &facts.counters;
+    if counters.oom() {
+        Some(LimitHit::Memory)
+    } else if counters.disk_full() {
+        Some(LimitHit::Disk)
+    } else if counters.pids_denied.is_some_and(|denied| denied > 0) {
+        Some(LimitHit::Pids)
+    } else {
+        None
+    }
+}
+
+fn with_limit(facts: &Facts<'_>, message: String) -> String {
+    match limit_behind(facts) {
+        Some(LimitHit::Memory) => format!("{message}; {}", oom_words(facts)),
+        Some(LimitHit::Disk) => format!("{message}; {}", disk_words(facts)),
+        Some(LimitHit::Pids) => format!("{message}; {}", pids_words(facts)),
+        None => message,
+    }
+}
+
+fn end_words(facts: &Facts<'_>) -> String {
+    let run = facts.run;
+    match &facts.end {
+        End::Exited(code) => format!("exited with code {code} after {run}"),
+        End::Signalled(signal) => format!("was killed by signal {signal} after {run}"),
+        End::Unknown => format!("ended after {run} with an unknown status"),
+        End::NotRun { problem } | End::NotSpawned { problem } => shown(problem, SHOWN_CHARS_MAX),
+        End::Lost { reason } => shown(reason, SHOWN_CHARS_MAX),
+    }
+}
+
+fn timeout_words(facts: &Facts<'_>) -> String {
+    format!("still ran at its deadline: ran {} with a timeout of {}", facts.run, facts.timeout)
+}
+
+fn oom_words(facts: &Facts<'_>) -> String {
+    let limit = facts.limit.memory;
+    let kills = facts.counters.oom_kills.unwrap_or_default();
+    let peak = facts.counters.memory_peak.map(|peak| format!(" (peak {} bytes)", peak.0)).unwrap_or_default();
+    format!(
+        "the kernel killed {kills} of its processes at the memory limit {limit}{peak}; raise resources.limit.memory"
+    )
+}
+
+fn disk_words(facts: &Facts<'_>) -> String {
+    let counters = &facts.counters;
+    if counters.inodes_free == Some(0) {
+        return format!(
+            "the workspace had no inode left (disk limit {}); raise resources.limit.disk",
+            facts.limit.disk
+        );
+    }
+    let used = counters.disk_used.unwrap_or_default();
+    format!(
+        "the workspace was full: {} bytes used of the disk limit {}; raise resources.limit.disk",
+        used.0, facts.limit.disk
+    )
+}
+
+fn pids_words(facts: &Facts<'_>) -> String {
+    let denied = facts.counters.pids_denied.unwrap_or_default();
+    format!(
+        "{denied} forks were refused at the limit of {} tasks; raise resources.limit.pids",
+        facts.limit.pids
+    )
+}
+
+/// The code of the first problem, the words of all.
+fn output_failure(problems: &[OutputProblem]) -> Option<Failure> {
+    let code = match problems.first()?.kind {
+        OutputProblemKind::Missing { .. } => FailureCode::OutputMissing,
+        OutputProblemKind::TooLarge { .. } => FailureCode::OutputTooLarge,
+    };
+    let words = |problem: &OutputProblem| match &problem.kind {
+        OutputProblemKind::Missing { why } => {
+            format!("output `{}` is missing: {}", problem.name, shown(why, SHOWN_CHARS_MAX))
+        }
+        OutputProblemKind::TooLarge { bytes: Some(bytes), max } => {
+            format!("output `{}` has {} bytes, above its max_bytes {max}", problem.name, bytes.0)
+        }
+        OutputProblemKind::TooLarge { bytes: None, max } => {
+            format!("output `{}` has more than its max_bytes {max}", problem.name)
+        }
+    };
+    Some(Failure::new(code, problems.iter().map(words).collect::<Vec<_>>().join("; ")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::quantity::Resources;
+
+    const OOM: Counters = Counters {
+        oom_kills: Some(2),
+        pids_denied: None,
+        memory_peak: Some(Bytes(1000)),
+        disk_used: None,
+        disk_size: None,
+        inodes_free: None,
+    };
+    const NONE: Counters = Counters {
+        oom_kills: Some(0),
+        pids_denied: Some(0),
+        memory_peak: None,
+        disk_used: Some(Bytes(0)),
+        disk_size: Some(Bytes(1 << 20)),
+        inodes_free: Some(7),
+    };
+    const FULL: Counters = Counters { disk_used: Some(Bytes(1 << 20)), ..NONE };
+    const NO_INODES: Counters = Counters { inodes_free: Some(0), ..NONE };
+    const NO_FORKS: Counters = Counters { pids_denied: Some(3), ..NONE };
+    const UNMEASURED: Counters = Counters {
+        oom_kills: None,
+        pids_denied: None,
+        memory_peak: None,
+        disk_used: None,
+        disk_size: None,
+        inodes_free: None,
+    };
+
+    fn facts(kind: StepKind, end: End, timed_out: bool, counters: Counters) -> Facts<'static> {
+        Facts {
+            kind,
+            end,
+            timed_out,
+            run: Millis(61_250),
+            timeout: Millis(60_000),
+            limit: Resources::default().limit,
+            counters,
+            outputs: &[],
+            reward: None,
+        }
+    }
+
+    #[test]
+    fn each_end_has_one_code() {
+        use End::{Exited, Signalled};
+        use FailureCode as Code;
+        use StepKind::{Agent, Grader, Run};
+        let not_run = || End::NotRun { problem: "cannot run `x`".into() };
+        let not_spawned = || End::NotSpawned { problem: "no pid".into() };
+        let lost = || End::Lost { reason: "init is gone".into() };
+        for (kind, end, timed_out, counters, code) in [
+            (Agent, Exited(0), false, NONE, None),
+            (Agent, Exited(0), false, OOM, None),
+            (Agent, Exited(0), false, FULL, None),
+            (Agent, Exited(0), false, NO_FORKS, None),
+            (Agent, Exited(1), false, NONE, Some(Code::AgentExit)),
+            (Agent, Exited(1), false, UNMEASURED, Some(Code::AgentExit)),
+            (Agent, Exited(124), false, NONE, Some(Code::AgentExit)),
+            (Agent, Signalled(11), false, NONE, Some(Code::AgentExit)),
+            (Agent, Signalled(9), false, OOM, Some(Code::OomGuest)),
+            (Agent, Exited(1), false, OOM, Some(Code::OomGuest)),
+            (Agent, Exited(1), false, FULL, Some(Code::DiskQuota)),
+            (Agent, Exited(1), false, NO_INODES, Some(Code::DiskQuota)),
+            (Agent, Exited(254), false, NO_FORKS, Some(Code::PidsLimit)),
+            (Agent, Signalled(15), true, NONE, Some(Code::AgentTimeout)),
+            (Agent, Exited(0), true, NONE, Some(Code::AgentTimeout)),
+            (Agent, Signalled(9), true, OOM, Some(Code::AgentTimeout)),
+            (Agent, not_run(), false, NONE, Some(Code::NotFound)),
+            (Agent, not_spawned(), false, NONE, Some(Code::StartFailed)),
+            (Agent, lost(), false, NONE, Some(Code::NodeLost)),
+            (Agent, lost(), false, OOM, Some(Code::OomGuest)),
+            (Agent, End::Unknown, false, NONE, Some(Code::NodeLost)),
+            (Agent, End::Unknown, true, NONE, Some(Code::AgentTimeout)),
+            (Grader, End::Unknown, false, NONE, Some(Code::GraderLost)),
+            (Run, Exited(0), false, OOM, None),
+            (Run, Exited(2), false, NONE, Some(Code::StepExit)),
+            (Run, Exited(124), false, NONE, Some(Code::StepExit)),
+            (Run, Signalled(9), false, OOM, Some(Code::StepExit)),
+            (Run, Exited(1), false, FULL, Some(Code::StepExit)),
+            (Run, Exited(0), true, NONE, Some(Code::StepTimeout)),
+            (Run, not_run(), false, NONE, Some(Code::NotFound)),
+            (Run, lost(), false, OOM, Some(Code::NodeLost)),
+            (Grader, Exited(0), false, NONE, None),
+            (Grader, Exited(1), false, NONE, None),
+            (Grader, Signalled(9), false, OOM, None),
+            (Grader, Signalled(15), true, NONE, Some(Code::GraderTimeout)),
+            (Grader, not_run(), false, NONE, Some(Code::NotFound)),
+            (Grader, not_spawned(), false, NONE, Some(Code::StartFailed)),
+            (Grader, lost(), false, NONE, Some(Code::GraderLost)),
+        ] {
+            let facts = facts(kind, end, timed_out, counters);
+            let failure = classify(&facts);
+            assert_eq!(failure.as_ref().map(|f| f.code), code, "{facts:?}");
+            if let Some(failure) = failure {
+                assert!(failure.code != Code::GraderLost || failure.domain == Domain::Sandbox);
+            }
+        }
+    }
+
+    #[test]
+    fn messages_quote_what_happened() {
+        for (kind, end, timed_out, counters, words) in [
+            (StepKind::Agent, End::Exited(3), false, NONE, "exited with code 3 after 1m1s250ms"),
+            (StepKind::Agent, End::Signalled(9), true, NONE, "ran 1m1s250ms with a timeout of 1m"),
+            (
+                StepKind::Agent,
+                End::Signalled(9),
+                false,
+                OOM,
+                "killed 2 of its processes at the memory limit 2Gi",
+            ),
+            (StepKind::Agent, End::Exited(1), false, FULL, "1048576 bytes used of the disk limit 256Mi"),
+            (StepKind::Agent, End::Exited(1), false, NO_INODES, "no inode left"),
+            (
+                StepKind::Run,
+                End::Exited(1),
+                false,
+                NO_FORKS,
+                "3 forks were refused at the limit of 1024 tasks",
+            ),
+            (StepKind::Run, End::Exited(1), true, OOM, "memory limit"),
+        ] {
+            let message = classify(&facts(kind, end, timed_out, counters)).unwrap().message;
+            assert!(message.contains(words), "{message}");
+        }
+    }
+
+    #[test]
+    fn outputs_count_only_if_the_step_succeeded() {
+        let missing = OutputProblem {
+            name: "patch".into(),
+            kind: OutputProblemKind::Missing { why: "nothing at /workspace/p".into() },
+        };
+        let large = OutputProblem {
+            name: "log".into(),
+            kind: OutputProblemKind::TooLarge { bytes: Some(Bytes(9)), max: Bytes(8) },
+        };
+        let problems = [large, missing];
+        for (kind, end, outputs, code) in [
+            (StepKind::Agent, End::Exited(0), &problems[..1], Some(FailureCode::OutputTooLarge)),
+            (StepKind::Agent, End::Exited(0), &problems[1..], Some(FailureCode::OutputMissing)),
+            (StepKind::Agent, End::Exited(0), &problems[..], Some(FailureCode::OutputTooLarge)),
+            (StepKind::Agent, End::Exited(1), &problems[..], Some(FailureCode::AgentExit)),
+            (StepKind::Run, End::Exited(0), &problems[1..], Some(FailureCode::OutputMissing)),
+            (StepKind::Grader, End::Exited(0), &problems[..], None),
+        ] {
+            let facts = Facts { outputs, ..facts(kind, end, false, NONE) };
+            let failure = classify(&facts);
+            assert_eq!(failure.as_ref().map(|f| f.code), code, "{facts:?}");
+            let names = |f: &Failure| f.message.contains("`log`") && f.message.contains("`patch`");
+            assert!(
+                outputs.len() < 2 || code != Some(FailureCode::OutputTooLarge) || names(&failure.unwrap())
+            );
+        }
+    }
+
+    #[test]
+    fn a_bad_reward_is_the_graders_and_says_how_it_ended() {
+        let problem = RewardProblem::NotFinite { value: f64::NAN };
+        let facts = Facts { reward: Some(&problem), ..facts(StepKind::Grader, End::Exited(1), false, OOM) };
+        let failure = classify(&facts).unwrap();
+        assert_eq!((failure.code, failure.domain), (FailureCode::RewardBad, Domain::Grader));
+        for words in ["reward NaN is not a finite", "exited with code 1", "memory limit"] {
+            assert!(failure.message.contains(words), "{}", failure.message);
+        }
+    }
+}
