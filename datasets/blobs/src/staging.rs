@@ -1,0 +1,159 @@
+//! Writing a file so that it is absent or whole.
+//!
+//! `object_store` can fsync local writes too, but it stages beside the target: leftovers of a
+//! killed writer would be found only by walking every blob. And the name of a blob is known only
+//! after its last byte. So a local directory is written here (one staging folder, two fsyncs a
+//! blob); everything that reads goes through `object_store`.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{ErrorKind, Write as _};
+use std::os::unix::fs::MetadataExt as _;
+use std::path::{Path, PathBuf};
+use std::process;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use crate::{Digest, Error};
+
+const FOLDER: &str = "staged";
+/// Marks the files that are ours to sweep.
+const SUFFIX: &str = ".staged";
+/// Leftovers removed by one sweep. The next open goes on, so an undeletable file blocks nothing.
+const SWEPT_FILES_MAX: usize = 100_000;
+
+static NEXT: AtomicU64 = AtomicU64::new(0);
+
+fn io(action: &'static str, path: &Path) -> impl FnOnce(std::io::Error) -> Error {
+    let path = path.to_owned();
+    move |source| Error::Io { action, path, source }
+}
+
+pub(crate) fn sync_dir(path: &Path) -> Result<(), Error> {
+    File::open(path).and_then(|dir| dir.sync_all()).map_err(io("sync the directory", path))
+}
+
+/// Creates every folder a store will use, durably, so that publishing a blob makes none.
+pub(crate) fn prepare(root: &Path) -> Result<(), Error> {
+    let digests = root.join("sha256");
+    let fan_out = (0..=u8::MAX).map(|byte| digests.join(format!("{byte:02x}")));
+    for path in fan_out.chain([root.join(FOLDER)]) {
+        fs::create_dir_all(&path).map_err(io("create the directory", &path))?;
+    }
+    sync_dir(&digests)?;
+    sync_dir(root)?;
+    root.parent().map_or(Ok(()), sync_dir)
+}
+
+/// Removes what killed writers left behind, and says how many files that were.
+///
+/// A writer holds a lock on its staged file, and the kernel drops it when the writer dies: a file
+/// whose lock is free has no writer. Neither a clock nor a process id has to be trusted, and a
+/// second process on the same store loses nothing.
+pub(crate) fn sweep(root: &Path) -> Result<usize, Error> {
+    let folder = root.join(FOLDER);
+    let mut swept = 0;
+    for entry in fs::read_dir(&folder).map_err(io("list", &folder))? {
+        let entry = entry.map_err(io("list", &folder))?;
+        if swept == SWEPT_FILES_MAX || !entry.file_name().to_string_lossy().ends_with(SUFFIX) {
+            continue;
+        }
+        let path = entry.path();
+        let abandoned = match File::open(&path) {
+            Ok(file) => file.try_lock().is_ok().then_some(file),
+            Err(error) if error.kind() == ErrorKind::NotFound => None,
+            Err(error) => return Err(io("open", &path)(error)),
+        };
+        // The lock is held until the file is gone; see `StagedFile::create` for the other side.
+        if let Some(_locked) = abandoned {
+            match fs::remove_file(&path) {
+                Ok(()) => swept += 1,
+                Err(error) if error.kind() == ErrorKind::NotFound => {}
+                Err(error) => return Err(io("remove", &path)(error)),
+            }
+        }
+    }
+    Ok(swept)
+}
+
+/// A file being written. Dropped before [`StagedFile::publish`], it is removed.
+#[derive(Debug)]
+pub(crate) struct StagedFile {
+    file: File,
+    path: PathBuf,
+    published: bool,
+}
+
+impl StagedFile {
+    pub(crate) fn create(root: &Path) -> Result<Self, Error> {
+        loop {
+            let number = NEXT.fetch_add(1, Ordering::Relaxed);
+            let path = root.join(FOLDER).join(format!("{}-{number}{SUFFIX}", process::id()));
+            let file = match OpenOptions::new().write(true).create_new(true).open(&path) {
+                Ok(file) => file,
+                // A leftover under a recycled process id: take the next number.
+                Err(error) if error.kind() == ErrorKind::AlreadyExists => continue,
+                Err(error) => return Err(io("create", &path)(error)),
+            };
+            file.lock().map_err(io("lock", &path))?;
+            // A sweep may have taken the file between its creation and the lock.
+            if file.metadata().map_err(io("read the metadata of", &path))?.nlink() > 0 {
+                return Ok(Self { file, path, published: false });
+            }
+        }
+    }
+
+    pub(crate) fn write(&mut self, bytes: &[u8]) -> Result<(), Error> {
+        self.file.write_all(bytes).map_err(io("write", &self.path))
+    }
+
+    /// Makes the file the blob `digest`: durable when this returns.
+    pub(crate) fn publish(mut self, root: &Path, digest: &Digest) -> Result<(), Error> {
+        self.file.sync_all().map_err(io("sync", &self.path))?;
+        let target = root.join(digest.location());
+        fs::rename(&self.path, &target).map_err(io("rename into place", &target))?;
+        self.published = true;
+        sync_dir(target.parent().unwrap_or(root))
+    }
+}
+
+impl Drop for StagedFile {
+    fn drop(&mut self) {
+        if !self.published
+            && let Err(error) = fs::remove_file(&self.path)
+        {
+            tracing::warn!(path = %self.path.display(), %error, "staged blob not removed; the next open sweeps it");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn staged(root: &Path) -> usize {
+        fs::read_dir(root.join(FOLDER)).unwrap().count()
+    }
+
+    #[test]
+    fn a_sweep_takes_the_files_of_dead_writers_and_no_others() {
+        let dir = tempfile::tempdir().unwrap();
+        prepare(dir.path()).unwrap();
+        let alive = StagedFile::create(dir.path()).unwrap();
+        fs::write(dir.path().join(FOLDER).join("1-0.staged"), b"half").unwrap();
+        fs::write(dir.path().join(FOLDER).join("someone-else.txt"), b"not ours").unwrap();
+        assert_eq!(sweep(dir.path()).unwrap(), 1);
+        assert_eq!(staged(dir.path()), 2);
+        alive.publish(dir.path(), &Digest::of(b"")).unwrap();
+        assert_eq!((sweep(dir.path()).unwrap(), staged(dir.path())), (0, 1));
+    }
+
+    #[test]
+    fn an_unpublished_file_is_removed_on_drop() {
+        let dir = tempfile::tempdir().unwrap();
+        prepare(dir.path()).unwrap();
+        let mut file = StagedFile::create(dir.path()).unwrap();
+        file.write(b"half a blob").unwrap();
+        assert_eq!(staged(dir.path()), 1);
+        drop(file);
+        assert_eq!(staged(dir.path()), 0);
+    }
+}

@@ -1,0 +1,97 @@
+use std::mem;
+
+use sha2::Digest as _;
+use tokio::task::spawn_blocking;
+
+use crate::staging::StagedFile;
+use crate::{BlobRef, BlobStore, Digest, Error};
+
+/// The largest blob, in bytes: 1 TiB.
+pub const BLOB_BYTES_MAX: u64 = 1 << 40;
+/// Bytes gathered before they go to the disk. A smaller blob that the store already has is never
+/// written at all.
+const BUFFER_BYTES: usize = 1 << 20;
+
+/// Writes one blob of unknown length. Dropped before [`BlobWriter::finish`], it leaves nothing.
+#[derive(Debug)]
+pub struct BlobWriter {
+    store: BlobStore,
+    buffer: Vec<u8>,
+    size: u64,
+    /// Not here while a blocking thread has it; lost for good if that thread failed.
+    state: Option<State>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    hasher: sha2::Sha256,
+    staged: Option<StagedFile>,
+}
+
+impl BlobWriter {
+    pub(crate) fn new(store: BlobStore) -> Self {
+        Self { store, buffer: Vec::new(), size: 0, state: Some(State::default()) }
+    }
+
+    /// Takes `bytes`. After an error, or a call that was cancelled half way, every later call
+    /// answers [`Error::WriterFailed`].
+    pub async fn write(&mut self, bytes: &[u8]) -> Result<(), Error> {
+        let size = self.size.saturating_add(bytes.len() as u64);
+        if size > BLOB_BYTES_MAX {
+            self.state = None;
+            return Err(Error::BlobTooLarge { bytes_max: BLOB_BYTES_MAX });
+        }
+        self.size = size;
+        let mut rest = bytes;
+        loop {
+            let (now, later) = rest.split_at(rest.len().min(BUFFER_BYTES - self.buffer.len()));
+            self.buffer.extend_from_slice(now);
+            if self.buffer.len() < BUFFER_BYTES {
+                return if self.state.is_some() { Ok(()) } else { Err(Error::WriterFailed) };
+            }
+            self.spill().await?;
+            rest = later;
+        }
+    }
+
+    async fn spill(&mut self) -> Result<(), Error> {
+        let mut state = self.state.take().ok_or(Error::WriterFailed)?;
+        let mut buffer = mem::take(&mut self.buffer);
+        let root = self.store.root.clone();
+        let task = spawn_blocking(move || {
+            state.hasher.update(&buffer);
+            let mut staged = match state.staged.take() {
+                Some(staged) => staged,
+                None => StagedFile::create(&root)?,
+            };
+            staged.write(&buffer)?;
+            state.staged = Some(staged);
+            buffer.clear();
+            Ok((state, buffer))
+        });
+        let (state, buffer) = task.await.map_err(Error::Runtime)??;
+        self.buffer = buffer;
+        self.state = Some(state);
+        Ok(())
+    }
+
+    /// Makes what was written a blob: durable when this returns.
+    pub async fn finish(mut self) -> Result<BlobRef, Error> {
+        let State { mut hasher, staged } = self.state.take().ok_or(Error::WriterFailed)?;
+        let (buffer, store, size) = (mem::take(&mut self.buffer), self.store.clone(), self.size);
+        let task = spawn_blocking(move || {
+            hasher.update(&buffer);
+            let digest = Digest::finished(hasher);
+            if !store.has_durably(&digest, size)? {
+                let mut staged = match staged {
+                    Some(staged) => staged,
+                    None => StagedFile::create(&store.root)?,
+                };
+                staged.write(&buffer)?;
+                staged.publish(&store.root, &digest)?;
+            }
+            Ok(BlobRef { sha256: digest.to_string(), size })
+        });
+        task.await.map_err(Error::Runtime)?
+    }
+}
