@@ -1,0 +1,300 @@
+//! The tables of one job, written: groups wait in memory until they are sealed into one shard of
+//! every table.
+//!
+//! Sealing a table: write `<shard>.arrows.tmp` with its end mark, sync it, rename it to
+//! `<shard>.arrows`, sync the directory, append its manifest line, sync that. `trajectories` is
+//! sealed last, so whoever sees a trajectory finds its steps and artifacts. A crash between any
+//! two of these steps is repaired when the tables are opened again; see [`Recovery`]. An error at
+//! any of them leaves the groups pending, and sealing again goes on where it stopped.
+
+use std::collections::BTreeMap;
+use std::fs::{self, File, OpenOptions};
+use std::mem;
+use std::path::{Path, PathBuf};
+
+use arrow::array::Array as _;
+use arrow::record_batch::RecordBatch;
+use rollout::plan::ShardPlan;
+use rollout::{GroupId, JobId};
+
+use crate::disk::{Disk, LocalDisk};
+use crate::manifest::{self, ShardLine};
+use crate::record::GroupRecord;
+use crate::recorder::{self, Fetch};
+use crate::recovery::{Recovered, recover};
+use crate::schema::Table;
+use crate::seqs::SeqSet;
+use crate::{Error, shard};
+
+pub use crate::recovery::Recovery;
+
+#[cfg(test)]
+mod crash_tests;
+
+/// The most groups that wait to be sealed.
+pub const PENDING_GROUPS_MAX: usize = 1 << 16;
+/// Bytes waiting to be sealed after which the next group is refused: a quarter of the largest
+/// shard that is read back.
+pub const PENDING_BYTES_MAX: u64 = 512 << 20;
+
+const LOCK_FILE: &str = ".lock";
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TableMeta {
+    pub job: JobId,
+    pub spec_hash: String,
+    /// Program and version, such as `rollyard/0.1.0`.
+    pub writer: String,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct SealedShard {
+    pub table: Table,
+    /// File name without `.arrows`; unique in its table.
+    pub shard: String,
+    pub rows: u64,
+    pub seq_min: i64,
+    pub seq_max: i64,
+    /// Of the file, hex.
+    pub sha256: String,
+}
+
+impl SealedShard {
+    pub(crate) fn new(table: Table, line: &ShardLine) -> Self {
+        let ShardLine { shard, rows, seq_min, seq_max, sha256, .. } = line.clone();
+        Self { table, shard, rows, seq_min, seq_max, sha256 }
+    }
+
+    /// Relative to the table root.
+    pub fn path(&self, job: JobId) -> PathBuf {
+        table_dir(&job_dir(Path::new(""), job), self.table).join(format!("{}{}", self.shard, shard::SUFFIX))
+    }
+}
+
+/// What waits to be sealed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Pending {
+    pub groups: usize,
+    /// Of table `trajectories`.
+    pub rows: u64,
+    /// In memory, of all tables.
+    pub bytes: u64,
+}
+
+/// `<root>/<job>`
+pub fn job_dir(root: &Path, job: JobId) -> PathBuf {
+    root.join(job.to_string())
+}
+
+/// `<root>/<job>/<table>`
+pub fn table_dir(job_dir: &Path, table: Table) -> PathBuf {
+    job_dir.join(table.as_str())
+}
+
+/// Writes the tables of one job. There is one at a time: the directory is locked while it lives.
+#[derive(Debug)]
+pub struct TableWriter {
+    meta: TableMeta,
+    plan: ShardPlan,
+    disk: Box<dyn Disk>,
+    artifacts: bool,
+    sealers: Vec<Sealer>,
+    /// Not sealed in every table yet.
+    pending: BTreeMap<i64, GroupId>,
+    /// Sealed, but not yet told: a later table failed.
+    untold: Vec<SealedShard>,
+    /// Holds the lock.
+    _lock: File,
+}
+
+impl TableWriter {
+    /// Opens the tables of `meta.job` under `root`, creating what is missing and repairing what a
+    /// crash left. Blocks on the disk.
+    pub fn open(root: &Path, meta: TableMeta, plan: ShardPlan) -> Result<(Self, Recovery), Error> {
+        Self::open_on(Box::new(LocalDisk), root, meta, plan)
+    }
+
+    pub(crate) fn open_on(
+        disk: Box<dyn Disk>,
+        root: &Path,
+        meta: TableMeta,
+        plan: ShardPlan,
+    ) -> Result<(Self, Recovery), Error> {
+        let job_dir = job_dir(root, meta.job);
+        for table in Table::WRITTEN {
+            let dir = table_dir(&job_dir, table);
+            fs::create_dir_all(&dir).map_err(Error::io("create the directory", &dir))?;
+        }
+        let lock = lock(&job_dir.join(LOCK_FILE))?;
+        for dir in [&*job_dir, root] {
+            disk.sync_dir(dir).map_err(Error::io("sync the directory", dir))?;
+        }
+        let mut report = Recovery::default();
+        let mut sealers = Vec::with_capacity(Table::WRITTEN.len());
+        for table in Table::WRITTEN {
+            let dir = table_dir(&job_dir, table);
+            let on_disk = recover(&dir, table, meta.job, &*disk, &mut report)?;
+            sealers.push(Sealer { table, dir, on_disk, pending: BTreeMap::new(), bytes: 0, renamed: None });
+        }
+        let mut everywhere = sealers.iter().map(|sealer| &sealer.on_disk.seqs);
+        let first = everywhere.next().cloned().unwrap_or_default();
+        report.seqs = everywhere.fold(first, |both, seqs| both.intersection(seqs));
+        let writer = Self {
+            meta,
+            plan,
+            disk,
+            artifacts: true,
+            sealers,
+            pending: BTreeMap::new(),
+            untold: Vec::new(),
+            _lock: lock,
+        };
+        Ok((writer, report))
+    }
+
+    /// Whether groups appended from now on have rows in table `artifacts`; they do unless this is
+    /// called.
+    pub fn set_artifacts(&mut self, written: bool) {
+        self.artifacts = written;
+    }
+
+    /// Adds a closed group to what waits, in the tables that lack its seq. A group that all of
+    /// them have is skipped: appending again after a crash is harmless. After an error nothing of
+    /// the group waits.
+    pub fn append(&mut self, group: &GroupRecord, fetch: &Fetch<'_>) -> Result<(), Error> {
+        let (seq, id) = (group.seq, group.group);
+        if id.job != self.meta.job {
+            return Err(Error::OtherJob { group: id.to_string(), job: self.meta.job });
+        }
+        if let Some(first) = self.pending.get(&seq).filter(|first| **first != id) {
+            return Err(Error::SeqReused { seq, first: first.to_string(), second: id.to_string() });
+        }
+        if self.sealers.iter().all(|sealer| sealer.has(seq)) {
+            return Ok(());
+        }
+        let waiting = self.pending();
+        if waiting.groups >= PENDING_GROUPS_MAX || waiting.bytes >= PENDING_BYTES_MAX {
+            return Err(Error::PendingFull { groups: waiting.groups, bytes: waiting.bytes });
+        }
+        let fetch = if self.artifacts { fetch } else { &recorder::no_inline };
+        let mut made = recorder::batches(group, fetch)?;
+        if !self.artifacts {
+            made.artifacts = RecordBatch::new_empty(Table::Artifacts.schema());
+        }
+        for sealer in self.sealers.iter_mut().filter(|sealer| !sealer.has(seq)) {
+            if let Some(batch) = made.of(sealer.table) {
+                sealer.bytes += memory(batch);
+                sealer.pending.insert(seq, batch.clone());
+            }
+        }
+        self.pending.insert(seq, id);
+        Ok(())
+    }
+
+    pub fn pending(&self) -> Pending {
+        let rows = self.sealers.iter().filter(|sealer| sealer.table == Table::Trajectories);
+        Pending {
+            groups: self.pending.len(),
+            rows: rows.flat_map(|sealer| sealer.pending.values()).map(|batch| batch.num_rows() as u64).sum(),
+            bytes: self.sealers.iter().map(|sealer| sealer.bytes).sum(),
+        }
+    }
+
+    /// Whether the plan's rows or bytes are reached. The time is for the caller to watch.
+    pub fn should_seal(&self) -> bool {
+        let waiting = self.pending();
+        waiting.groups > 0
+            && (waiting.rows >= u64::from(self.plan.rows) || waiting.bytes >= self.plan.bytes.0)
+    }
+
+    /// Seals what waits: durable when it returns. After an error everything not sealed still
+    /// waits; calling again goes on, and then tells of every shard sealed since the last success.
+    pub fn seal(&mut self) -> Result<Vec<SealedShard>, Error> {
+        let mut sealers = self.sealers.iter_mut();
+        let done = sealers.try_for_each(|sealer| sealer.seal(&self.meta, &*self.disk, &mut self.untold));
+        let sealers = &self.sealers;
+        self.pending.retain(|&seq, _| sealers.iter().any(|sealer| !sealer.on_disk.seqs.contains(seq)));
+        done.map(|()| mem::take(&mut self.untold))
+    }
+}
+
+/// One table of the writer.
+#[derive(Debug)]
+struct Sealer {
+    table: Table,
+    dir: PathBuf,
+    on_disk: Recovered,
+    pending: BTreeMap<i64, RecordBatch>,
+    /// Of `pending`, in memory.
+    bytes: u64,
+    /// In place under its final name, but not in the manifest yet.
+    renamed: Option<(ShardLine, SeqSet)>,
+}
+
+impl Sealer {
+    fn has(&self, seq: i64) -> bool {
+        self.on_disk.seqs.contains(seq)
+            || self.pending.contains_key(&seq)
+            || self.renamed.as_ref().is_some_and(|(_, seqs)| seqs.contains(seq))
+    }
+
+    fn seal(&mut self, meta: &TableMeta, disk: &dyn Disk, done: &mut Vec<SealedShard>) -> Result<(), Error> {
+        self.enter(disk, done)?;
+        let counter = self.on_disk.next_counter;
+        let Some(encoded) = shard::encode(self.table, meta, counter, &self.pending)? else { return Ok(()) };
+        // Counted up even if this fails: a name is given once.
+        self.on_disk.next_counter = counter.saturating_add(1);
+        let unfinished = self.dir.join(format!("{}{}", encoded.line.shard, shard::SUFFIX_UNFINISHED));
+        let path = self.dir.join(format!("{}{}", encoded.line.shard, shard::SUFFIX));
+        let placed = disk
+            .write_synced(&unfinished, &encoded.bytes)
+            .map_err(Error::io("write", &unfinished))
+            .and_then(|()| disk.rename(&unfinished, &path).map_err(Error::io("rename", &unfinished)));
+        if let Err(error) = placed {
+            // Frees the space at once where it can. What stays is removed or set aside when the
+            // tables are opened again; it is in no manifest, so no reader sees it.
+            for leftover in [&unfinished, &path] {
+                let _ = disk.remove(leftover);
+            }
+            return Err(error);
+        }
+        self.pending.clear();
+        self.bytes = 0;
+        self.renamed = Some((encoded.line, encoded.seqs));
+        self.enter(disk, done)
+    }
+
+    /// Puts a shard that is in place into the manifest.
+    fn enter(&mut self, disk: &dyn Disk, done: &mut Vec<SealedShard>) -> Result<(), Error> {
+        let Some((line, seqs)) = &self.renamed else { return Ok(()) };
+        disk.sync_dir(&self.dir).map_err(Error::io("sync the directory", &self.dir))?;
+        let (manifest, json) = (self.dir.join(manifest::FILE), line.to_json());
+        // At the known end: half a line that a failed try left is overwritten.
+        disk.append_synced(&manifest, self.on_disk.manifest_bytes, json.as_bytes())
+            .map_err(Error::io("append to", &manifest))?;
+        self.on_disk.manifest_bytes += json.len() as u64;
+        self.on_disk.seqs.extend(seqs);
+        done.push(SealedShard::new(self.table, line));
+        self.renamed = None;
+        Ok(())
+    }
+}
+
+/// What the values take, without the spare room of their buffers.
+fn memory(batch: &RecordBatch) -> u64 {
+    let size = |column: &arrow::array::ArrayRef| {
+        let data = column.to_data();
+        data.get_slice_memory_size().unwrap_or_else(|_| column.get_array_memory_size()) as u64
+    };
+    batch.columns().iter().map(size).sum()
+}
+
+fn lock(path: &Path) -> Result<File, Error> {
+    let file = OpenOptions::new().create(true).truncate(false).write(true).open(path);
+    let file = file.map_err(Error::io("open", path))?;
+    match file.try_lock() {
+        Ok(()) => Ok(file),
+        Err(fs::TryLockError::WouldBlock) => Err(Error::Locked { path: path.to_owned() }),
+        Err(fs::TryLockError::Error(error)) => Err(Error::io("lock", path)(error)),
+    }
+}
