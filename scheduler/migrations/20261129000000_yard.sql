@@ -21,6 +21,8 @@ CREATE TABLE jobs (
     group_size      INTEGER NOT NULL,
     state           TEXT    NOT NULL,
     reason          TEXT    NOT NULL,
+    -- why a job that is cancelling was cancelled, a failure code
+    cancel_code     TEXT,
     next_group      INTEGER NOT NULL,
     next_seq        INTEGER NOT NULL,
     created_at      INTEGER NOT NULL,
@@ -101,6 +103,17 @@ CREATE TABLE step_states (
     refill      INTEGER NOT NULL,
     step        INTEGER NOT NULL,
     state       TEXT    NOT NULL,
+    PRIMARY KEY (job, group_index, sample, refill, step)
+) STRICT, WITHOUT ROWID;
+
+-- The generations of placements that were withdrawn: the next one is above these too.
+CREATE TABLE withdrawn (
+    job         TEXT    NOT NULL REFERENCES jobs (job),
+    group_index INTEGER NOT NULL,
+    sample      INTEGER NOT NULL,
+    refill      INTEGER NOT NULL,
+    step        INTEGER NOT NULL,
+    generation  INTEGER NOT NULL,
     PRIMARY KEY (job, group_index, sample, refill, step)
 ) STRICT, WITHOUT ROWID;
 

@@ -24,6 +24,7 @@ pub use read::{
     AttemptRow, ClosedGroup, Failures, GroupRows, JobCounts, JobRow, MemberRow, NodeRow, RolloutRow,
 };
 
+pub(crate) use restore::success_at;
 pub use writer::{CommitError, CommitHook, CommitPoint, InjectedFault, Writer};
 
 /// Read connections at once.

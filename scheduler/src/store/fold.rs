@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 
 use prost::Message;
 use rollout::state::{JobState, StepState};
-use rollout::{AttemptId, GroupId, JobId, NodeId, RolloutId, StepIndex, Timestamp};
+use rollout::{AttemptId, FailureCode, GroupId, JobId, NodeId, RolloutId, StepIndex, Timestamp};
 use rollout_wire::to_wire;
 use scheduler_core::Record;
 use scheduler_core::record::{LeaseState, RolloutEnd};
@@ -102,6 +102,7 @@ pub(super) struct Writes {
     pub files: Sheet,
     pub groups: Sheet,
     pub withdrawn: Sheet,
+    pub generations: Sheet,
     pub placed: Sheet,
     pub started: Sheet,
     pub ended: Sheet,
@@ -194,6 +195,8 @@ struct Folding {
     leases: BTreeMap<NodeId, Value>,
     cursors: BTreeMap<JobId, (u32, i64)>,
     job_states: BTreeMap<JobId, Value>,
+    cancel_codes: BTreeMap<JobId, FailureCode>,
+    generations: BTreeMap<(RolloutId, StepIndex), u64>,
 }
 
 impl Folding {
@@ -205,10 +208,13 @@ impl Folding {
         versions: &BTreeMap<NodeId, String>,
     ) {
         match record {
-            Record::JobState { job, state, reason } => {
+            Record::JobState { job, state, reason, cancel_code } => {
                 let finished_at = state.is_final().then_some(now.0);
-                self.job_states
-                    .insert(*job, json!([job.to_string(), JobState::as_str(*state), reason, finished_at]));
+                let code = cancel_code.or(self.cancel_codes.get(job).copied());
+                self.cancel_codes.extend(code.map(|code| (*job, code)));
+                let code = code.map(|code| code.as_str());
+                let row = json!([job.to_string(), JobState::as_str(*state), reason, finished_at, code]);
+                self.job_states.insert(*job, row);
             }
             Record::GroupsAdmitted { job, first, count } => {
                 let behind = first.saturating_add(*count);
@@ -243,7 +249,8 @@ impl Folding {
                 );
                 self.attempts.entry(*attempt).or_default().ended = Some(row);
             }
-            Record::AttemptWithdrawn { attempt, .. } => {
+            Record::AttemptWithdrawn { attempt, generation } => {
+                self.generations.insert((attempt.rollout, attempt.step), generation.0);
                 let write = AttemptWrite { withdrawn: true, ..AttemptWrite::default() };
                 self.attempts.insert(*attempt, write);
             }
@@ -286,6 +293,11 @@ impl Folding {
             .map(|((rollout, step), state)| {
                 with(rollout_key(rollout), [json!(step.0), json!(state.as_str())])
             })
+            .collect();
+        writes.generations = self
+            .generations
+            .into_iter()
+            .map(|((rollout, step), generation)| with(rollout_key(rollout), [json!(step.0), json!(generation)]))
             .collect();
         writes.rollout_ends = self.rollout_ends.into_values().collect();
         writes.closed = self.closed.into_values().collect();
@@ -376,9 +388,9 @@ mod tests {
     #[test]
     fn the_last_word_on_a_job_wins_and_fenced_reports_are_not_stored() {
         let job = JobId::from_bits(1);
-        let state = |state| Record::JobState { job, state, reason: String::new() };
+        let state = |state| Record::JobState { job, state, reason: String::new(), cancel_code: None };
         let writes = fold(vec![state(JobState::Cancelling), state(JobState::Cancelled)]);
-        assert_eq!(writes.job_states.json(), format!("[[\"{job}\",\"cancelled\",\"\",7]]"));
+        assert_eq!(writes.job_states.json(), format!("[[\"{job}\",\"cancelled\",\"\",7,null]]"));
         let fenced = Record::Fenced {
             node: NodeId("n1".parse().unwrap()),
             incarnation: IncarnationId::from_bits(9),

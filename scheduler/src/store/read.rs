@@ -6,7 +6,8 @@ use rollout::failure::{Failure, Status};
 use rollout::outcome::{Outcome, Reward};
 use rollout::state::{GroupClosedAs, JobState, StepState};
 use rollout::{
-    AttemptId, Generation, GroupId, IncarnationId, JobId, NodeId, RolloutId, StepIndex, Timestamp,
+    AttemptId, FailureCode, Generation, GroupId, IncarnationId, JobId, NodeId, RolloutId, StepIndex,
+    Timestamp,
 };
 use scheduler_core::record::LeaseState;
 use serde_json::json;
@@ -30,6 +31,8 @@ pub struct JobRow {
     pub group_size: u32,
     pub state: JobState,
     pub reason: String,
+    /// Why it was cancelled.
+    pub cancel_code: Option<FailureCode>,
     pub next_group: u32,
     pub next_seq: i64,
     pub created_at: Timestamp,
@@ -176,6 +179,9 @@ fn job_row(row: &SqliteRow) -> Result<JobRow, Error> {
         group_size: row::unsigned(row, "jobs", "group_size", &job)?,
         state: row::word("jobs", "state", &job, &text("state")?, &JOB_STATES, JobState::as_str)?,
         reason: text("reason")?,
+        cancel_code: row::optional_text(row, "jobs", "cancel_code", &job)?
+            .map(|code| code.parse().map_err(|e| row::wrong("jobs", "cancel_code", &job, e)))
+            .transpose()?,
         next_group: row::unsigned(row, "jobs", "next_group", &job)?,
         next_seq: row::signed(row, "jobs", "next_seq", &job)?,
         created_at: Timestamp(row::signed(row, "jobs", "created_at", &job)?),
@@ -452,6 +458,19 @@ impl Reads {
         let rows = sqlx::query(statement!("common/jobs_to_record")).fetch_all(&self.pool).await;
         let rows = rows.map_err(failed("finding closed groups"))?;
         rows.iter().map(|row| row::parsed(row, "groups", "job", &"unknown")).collect()
+    }
+
+    /// Closed groups, and admitted ones.
+    pub async fn closed_of_admitted(&self, job: JobId) -> Result<(u64, u64), Error> {
+        let row = sqlx::query(statement!("common/count_groups"))
+            .bind(job.to_string())
+            .fetch_one(&self.pool)
+            .await
+            .map_err(failed("counting closed groups"))?;
+        Ok((
+            row::unsigned(&row, "groups", "closed", &job)?,
+            row::unsigned(&row, "groups", "admitted", &job)?,
+        ))
     }
 
     /// In the order of their `seq`, those behind `after_seq`.

@@ -3,12 +3,14 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use futures::TryStreamExt;
 use rollout::plan::JobPlan;
 use rollout::state::StepState;
-use rollout::{AttemptId, Generation, GroupId, NodeId, RolloutId, StepIndex};
+use rollout::{AttemptId, FailureCode, Generation, GroupId, NodeId, RolloutId, StepIndex};
 use scheduler_core::event::ExpandedGroup;
 use scheduler_core::record::RolloutEnd;
 use scheduler_core::snapshot::{AttemptSnapshot, GroupSnapshot, JobSnapshot, NodeSnapshot, RolloutSnapshot};
+use scheduler_core::totals::{Totals, is_success};
 use sqlx::sqlite::SqliteRow;
 
 use super::read::{self, JobRow};
@@ -25,6 +27,7 @@ impl Reads {
         mut expand: impl FnMut(u32) -> Result<ExpandedGroup, Error>,
     ) -> Result<JobSnapshot, Error> {
         let mut rollouts = self.open_rollouts(job).await?;
+        let totals = self.totals(job, success_at(&plan)).await?;
         let sealed = self.open(statement!("common/count_sealed"), job).await?;
         let sealed = sealed.first().map(|row| row::unsigned(row, "groups", "sealed", &job.job)).transpose()?;
         let mut groups = Vec::new();
@@ -42,12 +45,14 @@ impl Reads {
             plan,
             state: job.state,
             reason: job.reason.clone(),
+            cancel_code: job.cancel_code.unwrap_or(FailureCode::Cancelled),
             groups_total: job.groups_total,
             next_group: job.next_group,
             next_seq: job.next_seq,
             created_at: job.created_at,
             groups,
             groups_sealed: sealed.unwrap_or(0),
+            totals,
         })
     }
 
@@ -64,6 +69,7 @@ impl Reads {
                 end: rollout_end(&row, rollout)?,
                 steps: Vec::new(),
                 attempts: Vec::new(),
+                generations: Vec::new(),
             };
             groups.entry(group).or_default().insert(rollout, snapshot);
         }
@@ -86,6 +92,13 @@ impl Reads {
             )?;
             of("step_states", group, rollout, &mut |r| r.steps.push((step, state)))?;
         }
+        for row in self.open(statement!("common/open_withdrawn"), job).await? {
+            let group = row::group(&row, "withdrawn", job.job)?;
+            let rollout = row::rollout(&row, "withdrawn", group)?;
+            let step = StepIndex(row::unsigned(&row, "withdrawn", "step", &rollout)?);
+            let generation = Generation(row::unsigned(&row, "withdrawn", "generation", &rollout)?);
+            of("withdrawn", group, rollout, &mut |r| r.generations.push((step, generation)))?;
+        }
         for row in self.open(statement!("common/open_attempts"), job).await? {
             let group = row::group(&row, "attempts", job.job)?;
             let rollout = row::rollout(&row, "attempts", group)?;
@@ -93,6 +106,37 @@ impl Reads {
             of("attempts", group, rollout, &mut |r| r.attempts.push(snapshot.clone()))?;
         }
         Ok(groups)
+    }
+
+    /// Sums over every ended rollout and closed group, read in a stream: there may be millions.
+    async fn totals(&self, job: &JobRow, success_at: f64) -> Result<Totals, Error> {
+        let mut totals = Totals::default();
+        let mut current: Option<GroupSum> = None;
+        let mut rows =
+            sqlx::query(statement!("common/job_ends")).bind(job.job.to_string()).fetch(&self.pool);
+        while let Some(row) = rows.try_next().await.map_err(failed("summing up a job"))? {
+            let group = row::group(&row, "groups", job.job)?;
+            let closed = row::optional_signed(&row, "groups", "closed_seq", &group)?.is_some();
+            if current.as_ref().is_none_or(|sum| sum.group != group) {
+                let next = GroupSum { group, closed, valid: 0, successes: 0 };
+                if let Some(done) = current.replace(next) {
+                    done.add_to(&mut totals);
+                }
+            }
+            if row::optional_text(&row, "rollouts", "status", &group)?.is_none() {
+                continue;
+            }
+            let rollout = row::rollout(&row, "rollouts", group)?;
+            if let (Some(end), Some(sum)) = (rollout_end(&row, rollout)?, current.as_mut()) {
+                totals.add_rollout(rollout, &end, success_at);
+                sum.valid += u32::from(end.reward.is_some());
+                sum.successes += u32::from(is_success(&end, success_at));
+            }
+        }
+        if let Some(done) = current {
+            done.add_to(&mut totals);
+        }
+        Ok(totals)
     }
 
     async fn open(&self, text: &'static str, job: &JobRow) -> Result<Vec<SqliteRow>, Error> {
@@ -106,6 +150,27 @@ impl Reads {
             .map(|row| NodeSnapshot { node: row.node, incarnation: row.incarnation, lease: row.lease })
             .collect())
     }
+}
+
+struct GroupSum {
+    group: GroupId,
+    closed: bool,
+    valid: u32,
+    successes: u32,
+}
+
+impl GroupSum {
+    fn add_to(&self, totals: &mut Totals) {
+        if self.closed {
+            totals.add_group(self.valid, self.successes);
+        }
+    }
+}
+
+/// The success mark of the last grader, whose reward is the rollout's.
+pub(crate) fn success_at(plan: &JobPlan) -> f64 {
+    let grader = plan.steps.iter().rev().find_map(|step| step.grader.as_ref());
+    grader.map_or(1.0, rollout::plan::GraderPlan::success_at)
 }
 
 fn rollout_end(row: &SqliteRow, rollout: RolloutId) -> Result<Option<RolloutEnd>, Error> {

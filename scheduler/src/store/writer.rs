@@ -197,12 +197,13 @@ async fn write(
         Each,
     }
     use Rows::{Any, Each};
-    let statements: [(&'static str, &'static str, &Sheet, Rows); 16] = [
+    let statements: [(&'static str, &'static str, &Sheet, Rows); 17] = [
         ("storing jobs", statement!("sqlite/insert_jobs"), &writes.new_jobs, Each),
         ("storing client files", statement!("sqlite/insert_files"), &writes.files, Each),
         ("admitting groups", statement!("sqlite/insert_groups"), &writes.groups, Each),
         ("admitting rollouts", statement!("sqlite/insert_rollouts"), &writes.groups, Any),
         ("withdrawing attempts", statement!("sqlite/withdraw_attempts"), &writes.withdrawn, Any),
+        ("keeping generations", statement!("sqlite/note_withdrawn"), &writes.generations, Each),
         ("placing attempts", statement!("sqlite/place_attempts"), &writes.placed, Each),
         ("starting attempts", statement!("sqlite/start_attempts"), &writes.started, Each),
         ("ending attempts", statement!("sqlite/end_attempts"), &writes.ended, Each),

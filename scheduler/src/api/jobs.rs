@@ -1,0 +1,177 @@
+//! Jobs as clients see them: get, list, watch, cancel.
+
+use std::time::Duration;
+
+use rollout::{FailureCode, JobId, Timestamp};
+use rollout_wire::v1;
+use tokio::sync::{mpsc, oneshot};
+use tokio_stream::wrappers::ReceiverStream;
+
+use super::{
+    ApiCode, ApiError, COMMIT_WAIT, JobsService, STREAM_MESSAGES_MAX, Stream, counts, job_id, page,
+};
+use crate::inbox::Input;
+use crate::store::JobRow;
+
+/// A watcher is told at most this often.
+const WATCH_INTERVAL: Duration = Duration::from_millis(500);
+/// Bytes of a reason to cancel.
+const REASON_BYTES_MAX: usize = 1024;
+
+pub(super) async fn get(service: &JobsService, job: &str) -> Result<v1::Job, ApiError> {
+    let id = job_id(job)?;
+    let row = service.reads.job(id).await?.ok_or_else(|| ApiError::not_found("job", job))?;
+    message(service, row).await
+}
+
+pub(super) async fn list(
+    service: &JobsService,
+    request: &v1::ListRequest,
+) -> Result<v1::ListReply, ApiError> {
+    let size = page::size(request.page_size)?;
+    let before = match request.page_token.as_str() {
+        "" => None,
+        token => Some(parse_token(token).ok_or_else(page::bad_token)?),
+    };
+    let rows = service.reads.jobs(before, request.unfinished_only, size).await?;
+    let full = rows.len() == size as usize;
+    let last = rows.last().filter(|_| full);
+    let next_page_token = last.map(|row| format!("{}/{}", row.created_at.0, row.job)).unwrap_or_default();
+    let mut jobs = Vec::with_capacity(rows.len());
+    for row in rows {
+        jobs.push(message(service, row).await?);
+    }
+    Ok(v1::ListReply { jobs, next_page_token })
+}
+
+fn parse_token(token: &str) -> Option<(Timestamp, JobId)> {
+    let (at, job) = token.split_once('/')?;
+    Some((Timestamp(at.parse().ok()?), job.parse().ok()?))
+}
+
+pub(super) async fn watch(service: &JobsService, job: &str) -> Result<Stream<v1::Job>, ApiError> {
+    let id = job_id(job)?;
+    let first = get(service, job).await?;
+    let (sender, stream) = mpsc::channel(STREAM_MESSAGES_MAX);
+    let service = service.clone();
+    let mut commits = service.commits.clone();
+    service.tasks.clone().spawn(async move {
+        let mut shown = first.clone();
+        let mut next = Some(first);
+        loop {
+            if let Some(job) = next.take() {
+                let is_final = job.finished_at_us.is_some();
+                shown = job.clone();
+                if sender.send(Ok(job)).await.is_err() || is_final {
+                    return;
+                }
+            }
+            tokio::select! {
+                () = service.stop.cancelled() => {
+                    let _ = sender.send(Err(ApiError::from(crate::inbox::Stopping).into())).await;
+                    return;
+                }
+                () = sender.closed() => return,
+                changed = commits.changed() => if changed.is_err() { return },
+            }
+            tokio::time::sleep(WATCH_INTERVAL).await;
+            match get(&service, &id.to_string()).await {
+                Ok(job) if job != shown => next = Some(job),
+                Ok(_) => {}
+                Err(error) => {
+                    error.log();
+                    let _ = sender.send(Err(error.into())).await;
+                    return;
+                }
+            }
+        }
+    });
+    Ok(ReceiverStream::new(stream))
+}
+
+pub(super) async fn cancel(
+    service: &JobsService,
+    request: v1::CancelRequest,
+) -> Result<v1::Job, ApiError> {
+    let job = job_id(&request.job)?;
+    if request.reason.len() > REASON_BYTES_MAX {
+        return Err(ApiError::bad_request("reason", format!("at most {REASON_BYTES_MAX} bytes")));
+    }
+    let row = service.reads.job(job).await?.ok_or_else(|| ApiError::not_found("job", &request.job))?;
+    // Cancelling what has ended changes nothing and is no error.
+    if !row.state.is_final() {
+        let reason = match request.reason.as_str() {
+            "" => "cancelled by a caller".to_owned(),
+            reason => rollout::text::shown(reason, REASON_BYTES_MAX),
+        };
+        let (done, stored) = oneshot::channel();
+        service.inbox.send(Input::Cancel { job, code: FailureCode::Cancelled, reason, done }).await?;
+        committed(service, stored).await?;
+    }
+    get(service, &request.job).await
+}
+
+/// Waits for the commit that answers, for a bounded time.
+pub(super) async fn committed<T>(
+    service: &JobsService,
+    answer: oneshot::Receiver<T>,
+) -> Result<T, ApiError> {
+    match tokio::time::timeout(COMMIT_WAIT, answer).await {
+        Ok(Ok(answer)) => Ok(answer),
+        Ok(Err(_)) => Err(crate::inbox::Stopping.into()),
+        Err(_) => {
+            let trouble = service.health.now().sentences().join(" ");
+            let message = format!("the change is not stored after {} s. {trouble}", COMMIT_WAIT.as_secs());
+            Err(ApiError::new(ApiCode::StoreBusy, message.trim_end().to_owned())
+                .hint("ask again with the same idempotency key: it is never done twice"))
+        }
+    }
+}
+
+pub(super) async fn message(service: &JobsService, row: JobRow) -> Result<v1::Job, ApiError> {
+    let job = row.job;
+    let facts = service.jobs.of(&row).await?;
+    let success_at = facts.success_at();
+    let sums = service.counts.get(&service.reads, job, success_at, row.state.is_final()).await?;
+    let (steps_running, steps_ready) =
+        if row.state.is_final() { (0, 0) } else { live_steps(service, job).await? };
+    let failures = sums.failures.iter().map(|failure| v1::FailureCount {
+        domain: failure.domain.clone(),
+        code: failure.code.clone(),
+        rollouts: failure.rollouts,
+        example: failure.example.clone(),
+        example_rollout: failure.example_rollout.to_string(),
+    });
+    let pass_at_k = counts::pass_at_k(&sums).into_iter().zip(1u32..);
+    Ok(v1::Job {
+        id: job.to_string(),
+        name: row.name,
+        state: row.state.as_str().to_owned(),
+        spec_hash: row.spec_hash,
+        table_root: row.table_root,
+        created_at_us: row.created_at.0,
+        finished_at_us: row.finished_at.map(|at| at.0),
+        counts: Some(v1::Counts {
+            groups_total: u64::from(row.groups_total),
+            groups_closed: sums.groups_closed,
+            groups_sealed: sums.groups_sealed,
+            rollouts_total: u64::from(row.groups_total) * u64::from(row.group_size),
+            rollouts_admitted: sums.admitted,
+            rollouts_ended: sums.ended,
+            rollouts_valid: sums.valid,
+            steps_running,
+            steps_ready,
+        }),
+        rewards: Some(v1::Rewards {
+            count: sums.valid,
+            sum: sums.reward_sum,
+            successes: sums.successes,
+            pass_at_k: pass_at_k.map(|((value, groups), k)| v1::PassAtK { k, value, groups }).collect(),
+        }),
+        failures: failures.collect(),
+        // Why the whole job ended early, if it did.
+        failure_message: (row.state == rollout::state::JobState::Cancelled).then(|| row.reason.clone()),
+        reason: row.reason,
+        group_size: row.group_size,
+    })
+}
