@@ -105,7 +105,7 @@ impl FromStr for Bytes {
 
 impl fmt::Display for MilliCpu {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if self.0 % 1000 == 0 { write!(f, "{}", self.0 / 1000) } else { write!(f, "{}m", self.0) }
+        if self.0.is_multiple_of(1000) { write!(f, "{}", self.0 / 1000) } else { write!(f, "{}m", self.0) }
     }
 }
 
@@ -115,7 +115,7 @@ impl fmt::Display for Bytes {
             return f.write_str("0");
         }
         let binary = BYTE_UNITS.iter().filter(|(name, _)| name.ends_with('i'));
-        match binary.into_iter().find(|(_, unit)| self.0 % unit == 0) {
+        match binary.into_iter().find(|(_, unit)| self.0.is_multiple_of(*unit)) {
             Some((name, unit)) => write!(f, "{}{name}", self.0 / unit),
             None => write!(f, "{}", self.0),
         }

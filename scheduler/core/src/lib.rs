@@ -1,21 +1,42 @@
 //! The scheduler's decisions, without IO.
 //!
-//! [`Cluster`](cluster) takes [`Event`]s and returns values: [`Record`]s to store and
-//! [`Command`]s to send *after* they are stored. The shell (`scheduler`) reads the clock, commits
-//! and sends. It never touches a clock, a file, a socket or a random source.
+//! [`Cluster`] takes [`Event`]s and returns values: [`Record`]s to store and [`Command`]s to send
+//! *after* they are stored. The shell (`scheduler`) reads the clock, commits and sends. It never
+//! touches a clock, a file, a socket or a random source.
 //!
 //! ```text
 //! for e in batch { records += cluster.apply(now, e) }   // bookkeeping
 //! plan = cluster.plan(now)                              // admission, placement, timeouts
 //! commit(records + plan.records); send(plan.commands)
 //! ```
+//!
+//! `explain` answers from the predicates that decide; `check` re-derives every index and sum.
 
+mod attempt;
+mod check;
+mod cluster;
 pub mod command;
+pub mod config;
+pub mod counts;
 pub mod event;
+pub mod explain;
+mod job;
+mod lease;
+pub mod model;
+mod node;
+mod placement;
+mod plan;
 pub mod record;
+mod restore;
+mod settle;
 pub mod snapshot;
+pub mod totals;
 
+pub use cluster::Cluster;
 pub use command::Command;
+pub use config::{Config, Now};
 pub use event::Event;
+pub use explain::{Explanation, Target as ExplainTarget};
+pub use plan::Plan;
 pub use record::Record;
 pub use snapshot::Snapshot;

@@ -4,15 +4,18 @@ use rollout::failure::{Failure, Status};
 use rollout::outcome::{Outcome, Reward};
 use rollout::state::{GroupClosedAs, JobState, StepState};
 use rollout::{
-    AttemptId, Generation, GroupId, IncarnationId, JobId, NodeId, RolloutId, StepIndex, Timestamp,
+    AttemptId, FailureCode, Generation, GroupId, IncarnationId, JobId, NodeId, RolloutId, StepIndex,
+    Timestamp,
 };
 
 #[derive(Debug, Clone, PartialEq)]
 pub enum Record {
+    /// `cancel_code` is set from `Cancelling` on.
     JobState {
         job: JobId,
         state: JobState,
         reason: String,
+        cancel_code: Option<FailureCode>,
     },
     /// Groups `first..first + count` were admitted; the job's cursor stands behind them.
     GroupsAdmitted {

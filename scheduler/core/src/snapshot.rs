@@ -6,10 +6,13 @@ use std::sync::Arc;
 use rollout::outcome::Outcome;
 use rollout::plan::JobPlan;
 use rollout::state::{GroupClosedAs, JobState, StepState};
-use rollout::{AttemptId, Generation, IncarnationId, JobId, NodeId, RolloutId, StepIndex, Timestamp};
+use rollout::{
+    AttemptId, FailureCode, Generation, IncarnationId, JobId, NodeId, RolloutId, StepIndex, Timestamp,
+};
 
 use crate::event::ExpandedGroup;
 use crate::record::{LeaseState, RolloutEnd};
+use crate::totals::Totals;
 
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Snapshot {
@@ -23,6 +26,8 @@ pub struct JobSnapshot {
     pub plan: Arc<JobPlan>,
     pub state: JobState,
     pub reason: String,
+    /// Why a job that is cancelling was cancelled (`cancelled` or `job_timeout`).
+    pub cancel_code: FailureCode,
     pub groups_total: u32,
     /// Groups below this were admitted.
     pub next_group: u32,
@@ -32,6 +37,8 @@ pub struct JobSnapshot {
     /// Groups admitted and not sealed; sealed ones are only counted.
     pub groups: Vec<GroupSnapshot>,
     pub groups_sealed: u32,
+    /// Sums over every ended rollout and closed group, sealed ones included.
+    pub totals: Totals,
 }
 
 #[derive(Debug, Clone, PartialEq)]
@@ -51,6 +58,8 @@ pub struct RolloutSnapshot {
     pub steps: Vec<(StepIndex, StepState)>,
     /// All of them, oldest first.
     pub attempts: Vec<AttemptSnapshot>,
+    /// Generations given to attempts that were withdrawn: the next one is above these too.
+    pub generations: Vec<(StepIndex, Generation)>,
 }
 
 #[derive(Debug, Clone, PartialEq)]

@@ -1,0 +1,271 @@
+//! What nodes report of attempts, and what follows.
+
+use rollout::failure::{Failure, Status};
+use rollout::outcome::Outcome;
+use rollout::plan::StepKind;
+use rollout::state::StepState;
+use rollout::{AttemptId, BootTime, FailureCode, Millis, Timestamp};
+
+use crate::cluster::Cluster;
+use crate::command::{Command, Target};
+use crate::config::{Now, REFUSAL_BACKOFF, REFUSAL_BACKOFF_MAX};
+use crate::event::{Fence, RefusalClass};
+use crate::job::{At, Detail};
+use crate::node::Phase;
+use crate::record::Record;
+
+/// How a report stands to what the core knows.
+enum Standing {
+    /// Of the attempt that runs now, from where it runs.
+    Current,
+    /// Its end was accepted already.
+    Repeated,
+    Stale,
+}
+
+impl Cluster {
+    fn standing(&self, fence: &Fence, attempt: AttemptId) -> Standing {
+        let at = At::of(attempt);
+        let group = self.jobs.get(&at.group.job).and_then(|j| j.groups.get(&at.group.index));
+        let Some(group) = group.filter(|g| g.holds(at.slot)) else { return Standing::Stale };
+        let Some(detail) = group.details.get(&at.slot) else { return Standing::Stale };
+        if detail.generation != fence.generation || detail.attempts != attempt.attempt + 1 {
+            return Standing::Stale;
+        }
+        match &detail.place {
+            Some(place) if place.node == fence.node && place.incarnation == fence.incarnation => {
+                Standing::Current
+            }
+            Some(_) => Standing::Stale,
+            None => Standing::Repeated,
+        }
+    }
+
+    pub(crate) fn started(
+        &mut self,
+        now: Now,
+        fence: &Fence,
+        attempt: AttemptId,
+        started_at: Timestamp,
+        records: &mut Vec<Record>,
+    ) {
+        self.renew(now, &fence.node, fence.incarnation);
+        let at = At::of(attempt);
+        match self.standing(fence, attempt) {
+            Standing::Current => {}
+            Standing::Repeated => return,
+            Standing::Stale => return self.fence(fence, attempt, records),
+        }
+        let Some(group) = self.group_mut(at.group) else { return };
+        let Some(place) = group.detail(at.slot).place.as_mut() else { return };
+        if std::mem::replace(&mut place.started, true) {
+            return;
+        }
+        records.push(Record::AttemptStarted { attempt, generation: fence.generation, started_at });
+        if let Some(key) = self.sandbox_key(at)
+            && let Some(node) = self.node_of(&fence.node, fence.incarnation)
+            && let Some(reservation) = node.sandboxes.get_mut(&key)
+        {
+            reservation.phase = Phase::Running;
+        }
+    }
+
+    pub(crate) fn ended(
+        &mut self,
+        now: Now,
+        fence: &Fence,
+        attempt: AttemptId,
+        outcome: Box<Outcome>,
+        kept: bool,
+        records: &mut Vec<Record>,
+    ) {
+        self.renew(now, &fence.node, fence.incarnation);
+        let to =
+            Target { node: fence.node.clone(), incarnation: fence.incarnation, generation: fence.generation };
+        self.outbox.push(Command::AckEnded { to: to.clone(), attempt });
+        match self.standing(fence, attempt) {
+            Standing::Current => self.accept_end(now, attempt, outcome, kept, records),
+            Standing::Repeated => {}
+            Standing::Stale => {
+                if kept {
+                    self.outbox.push(Command::Release { to, attempt });
+                }
+                self.fence(fence, attempt, records);
+            }
+        }
+    }
+
+    /// The end of the current attempt, from its node or for a node that was lost.
+    pub(crate) fn accept_end(
+        &mut self,
+        now: Now,
+        attempt: AttemptId,
+        outcome: Box<Outcome>,
+        kept: bool,
+        records: &mut Vec<Record>,
+    ) {
+        let at = At::of(attempt);
+        let Some(key) = self.sandbox_key(at) else { return };
+        let Some(group) = self.group_mut(at.group) else { return };
+        let detail = group.detail(at.slot);
+        let Some(place) = detail.place.take() else { return };
+        let generation = detail.generation;
+        note_end(detail, &outcome);
+        let failure = outcome.failure.clone();
+        records.push(Record::AttemptEnded { attempt, generation, outcome, kept });
+
+        if let Some(node) = self.node_of(&place.node, place.incarnation)
+            && let Some(reservation) = node.sandboxes.get_mut(&key)
+        {
+            if kept {
+                reservation.phase = Phase::Kept;
+            } else {
+                node.release(key);
+            }
+        }
+        match failure {
+            None => self.record_state(at, StepState::Succeeded, records),
+            Some(failure) => {
+                self.free_kept(key);
+                self.settle_failure(now, at, &failure, records);
+            }
+        }
+        let code = self.group_mut(at.group).and_then(|g| g.cause_code(at));
+        self.after_end(now, at, code, records);
+    }
+
+    /// Retry, grade again, or final.
+    fn settle_failure(&mut self, now: Now, at: At, failure: &Failure, records: &mut Vec<Record>) {
+        let Some(job) = self.jobs.get_mut(&at.group.job) else { return };
+        let cancelling = job.cancel.is_some();
+        let step = job.plan.step(at.slot.step);
+        let (retry, regrades) = (step.retry, step.grader.as_ref().map_or(0, |g| g.regrades));
+        let is_grader = step.kind == StepKind::Grader;
+        let Some(group) = job.groups.get_mut(&at.group.index) else { return };
+        let detail = group.detail(at.slot);
+        let consequence = failure.code.consequence();
+        let infrastructure = consequence.should_retry && failure.domain.infrastructure();
+        if consequence.status == Status::Cancelled || cancelling && infrastructure {
+            self.record_state(at, StepState::Cancelled, records);
+        } else if infrastructure && detail.infra_failures + detail.chain_breaks <= retry.limit {
+            let wait = backoff(&retry, detail.infra_failures + detail.chain_breaks, at);
+            self.restart_chain(at, now.boot.after(wait), records);
+        } else if is_grader
+            && failure.domain == rollout::Domain::Grader
+            && detail.grader_failures <= regrades
+            && !cancelling
+        {
+            self.record_state(at, StepState::Ready, records);
+        } else {
+            self.record_state(at, StepState::Failed, records);
+        }
+    }
+
+    /// A step is tried again. If it went on in another's sandbox, that sandbox is gone: the chain
+    /// starts again at its head.
+    pub(crate) fn restart_chain(&mut self, at: At, until: BootTime, records: &mut Vec<Record>) {
+        let Some(job) = self.jobs.get(&at.group.job) else { return };
+        let head = job.plan.chain_head(at.slot.step);
+        let chain = job.plan.chain(head);
+        let Some(key) = self.sandbox_key(at) else { return };
+        self.free_kept(key);
+        for step in chain.into_iter().skip(1).take_while(|&s| s <= at.slot.step) {
+            let member = at.slot.member;
+            self.record_state(
+                At { slot: crate::job::Slot { member, step }, ..at },
+                StepState::Waiting,
+                records,
+            );
+        }
+        let head = At { slot: crate::job::Slot { member: at.slot.member, step: head }, ..at };
+        self.back_off(head, until, records);
+    }
+
+    pub(crate) fn refused(
+        &mut self,
+        now: Now,
+        fence: &Fence,
+        attempt: AttemptId,
+        class: RefusalClass,
+        message: &str,
+        records: &mut Vec<Record>,
+    ) {
+        self.renew(now, &fence.node, fence.incarnation);
+        if !matches!(self.standing(fence, attempt), Standing::Current) {
+            return self.fence(fence, attempt, records);
+        }
+        let at = At::of(attempt);
+        let Some(key) = self.sandbox_key(at) else { return };
+        let Some(job) = self.jobs.get_mut(&at.group.job) else { return };
+        let (cancelling, retry) = (job.cancel.is_some(), job.plan.step(at.slot.step).retry);
+        let Some(group) = job.groups.get_mut(&at.group.index) else { return };
+        let detail = group.detail(at.slot);
+        detail.place = None;
+        detail.attempts -= 1;
+        detail.refusals += 1;
+        detail.avoid = Some(fence.node.clone());
+        if class == RefusalClass::NeverFits && !detail.excluded.contains(&fence.node) {
+            detail.excluded.push(fence.node.clone());
+        }
+        let gone = class == RefusalClass::SandboxGone;
+        detail.chain_breaks += u32::from(gone);
+        let spent = detail.infra_failures + detail.chain_breaks > retry.limit;
+        let wait = Millis((REFUSAL_BACKOFF.0 << detail.refusals.min(6)).min(REFUSAL_BACKOFF_MAX.0));
+        if gone && spent {
+            detail.failure = Some(Failure::new(
+                FailureCode::StartFailed,
+                format!("the sandbox to go on in is gone: {message}"),
+            ));
+        }
+        records.push(Record::AttemptWithdrawn { attempt, generation: fence.generation });
+        // A refused continuation leaves the sandbox of its predecessor as it was, unless it is gone.
+        if let Some(node) = self.node_of(&fence.node, fence.incarnation) {
+            let first = node.sandboxes.get(&key).is_some_and(|r| r.attempt == attempt);
+            if first || gone {
+                node.release(key);
+            }
+        }
+        if cancelling {
+            self.record_state(at, StepState::Cancelled, records);
+        } else if gone && spent {
+            self.record_state(at, StepState::Failed, records);
+        } else if gone {
+            self.restart_chain(at, now.boot.after(wait), records);
+        } else {
+            self.back_off(at, now.boot.after(wait), records);
+        }
+        let code = self.group_mut(at.group).and_then(|g| g.cause_code(at));
+        self.after_end(now, at, code, records);
+    }
+}
+
+impl crate::job::Group {
+    /// The code of a step that is settled as failed; none for any other state.
+    fn cause_code(&self, at: At) -> Option<FailureCode> {
+        (self.state(at.slot) == StepState::Failed)
+            .then(|| self.details.get(&at.slot)?.failure.as_ref().map(|f| f.code))?
+    }
+}
+
+/// Counts an end in the books of the step. Also used when they are read back from the store.
+pub(crate) fn note_end(detail: &mut Detail, outcome: &Outcome) {
+    detail.failure.clone_from(&outcome.failure);
+    detail.reward.clone_from(&outcome.reward);
+    if let Some(failure) = &outcome.failure {
+        if failure.domain == rollout::Domain::Grader {
+            detail.grader_failures += 1;
+        } else if failure.domain.infrastructure() {
+            detail.infra_failures += 1;
+        }
+    }
+}
+
+/// Doubles from `backoff` to `max_backoff`, then less up to a quarter, drawn from the step's id:
+/// the same step waits the same time in every replay, neighbours do not wake together.
+fn backoff(retry: &rollout::plan::RetryPlan, failures: u32, at: At) -> Millis {
+    let doubled = retry.backoff.0.saturating_mul(1 << failures.saturating_sub(1).min(20));
+    let wait = doubled.min(retry.max_backoff.0);
+    let mut mixed = at.group.job.bits() ^ u64::from(at.group.index) << 32 ^ u64::from(at.slot.member) << 8;
+    mixed = (mixed ^ u64::from(at.slot.step.0) ^ u64::from(failures)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    Millis(wait - (wait / 4) * (mixed >> 56) / 256)
+}

@@ -1,0 +1,147 @@
+//! Re-derives every index and sum. Runs after each simulated event, and on a timer in the yard.
+
+use std::collections::BTreeSet;
+
+use rollout::quantity::Request;
+use rollout::state::StepState;
+
+use crate::cluster::{Cluster, ReadyKey};
+use crate::job::{At, Job};
+use crate::node::{Phase, add, within};
+
+impl Cluster {
+    /// Every violated invariant, as a sentence.
+    pub fn check(&self) -> Result<(), Vec<String>> {
+        let mut wrong = Vec::new();
+        self.check_ledger(&mut wrong);
+        self.check_queues(&mut wrong);
+        for job in self.jobs.values() {
+            self.check_job(job, &mut wrong);
+        }
+        for at in self.homeless() {
+            wrong.push(format!("{} step {} runs where no sandbox is reserved", at.rollout(), at.slot.step.0));
+        }
+        if wrong.is_empty() { Ok(()) } else { Err(wrong) }
+    }
+
+    fn check_ledger(&self, wrong: &mut Vec<String>) {
+        for node in self.nodes.values() {
+            let sum = node.sandboxes.values().fold(Request::default(), |sum, r| add(sum, r.charge));
+            if sum != node.used {
+                wrong.push(format!("node {}: used {:?} is not the sum {sum:?}", node.id, node.used));
+            }
+            // Capacity is unknown until the node attaches.
+            if node.attached && node.capacity.sandboxes > 0 && !within(node.used, node.capacity.total) {
+                wrong.push(format!("node {}: used {:?} is above its capacity", node.id, node.used));
+            }
+            for (key, reservation) in &node.sandboxes {
+                let at = At::of(reservation.attempt);
+                let group = self.jobs.get(&at.group.job).and_then(|j| j.groups.get(&at.group.index));
+                let Some(group) = group else {
+                    wrong.push(format!("node {}: a sandbox of {} that is gone", node.id, key.rollout));
+                    continue;
+                };
+                let detail = group.details.get(&at.slot);
+                let runs = detail.is_some_and(|d| {
+                    d.place.as_ref().is_some_and(|p| p.node == node.id && p.incarnation == node.incarnation)
+                        && d.generation == reservation.generation
+                });
+                if (reservation.phase == Phase::Kept) == runs {
+                    wrong.push(format!(
+                        "node {}: the sandbox of {} is {:?}",
+                        node.id, key.rollout, reservation.phase
+                    ));
+                }
+                if reservation.phase == Phase::Kept && group.state(at.slot) != StepState::Succeeded {
+                    wrong.push(format!(
+                        "node {}: a sandbox is kept after a step that is {:?}",
+                        node.id,
+                        group.state(at.slot)
+                    ));
+                }
+            }
+        }
+    }
+
+    fn check_queues(&self, wrong: &mut Vec<String>) {
+        let (mut ready, mut backoff) = (BTreeSet::new(), BTreeSet::new());
+        for job in self.jobs.values() {
+            for at in slots(job) {
+                let group = &job.groups[&at.group.index];
+                match group.state(at.slot) {
+                    StepState::Ready => {
+                        ready.insert(ReadyKey::of(job, at));
+                    }
+                    StepState::Backoff => {
+                        let due = group.details.get(&at.slot).map_or_else(Default::default, |d| d.not_before);
+                        backoff.insert((due, at));
+                    }
+                    _ => {}
+                }
+            }
+        }
+        if ready != self.ready {
+            wrong.push(format!(
+                "ready queue has {} entries, {} steps are ready",
+                self.ready.len(),
+                ready.len()
+            ));
+        }
+        if backoff != self.backoff {
+            wrong.push(format!(
+                "backoff queue has {} entries, {} steps back off",
+                self.backoff.len(),
+                backoff.len()
+            ));
+        }
+    }
+
+    fn check_job(&self, job: &Job, wrong: &mut Vec<String>) {
+        let open: usize = job.groups.values().flat_map(|g| &g.ends).filter(|e| e.is_none()).count();
+        if open != job.alive as usize {
+            wrong.push(format!("job {}: alive is {}, {open} rollouts are open", job.id, job.alive));
+        }
+        let admitted = job.groups.len() as u64 + u64::from(job.groups_sealed);
+        if admitted != u64::from(job.next_group) {
+            wrong.push(format!(
+                "job {}: {admitted} groups live or sealed, {} admitted",
+                job.id, job.next_group
+            ));
+        }
+        if job.next_group > job.groups_total {
+            wrong.push(format!("job {}: more groups admitted than it has", job.id));
+        }
+        for at in slots(job) {
+            let group = &job.groups[&at.group.index];
+            let place = group.details.get(&at.slot).and_then(|d| d.place.as_ref());
+            let running = group.state(at.slot) == StepState::Running;
+            if running != place.is_some() {
+                let state = group.state(at.slot);
+                wrong.push(format!(
+                    "{} step {} is {state:?} with place {place:?}",
+                    at.rollout(),
+                    at.slot.step.0
+                ));
+            }
+            let ended = group.ends[at.slot.member as usize].is_some();
+            if ended && !group.state(at.slot).is_final() {
+                wrong.push(format!("{} has ended, its step {} has not", at.rollout(), at.slot.step.0));
+            }
+        }
+        for (index, group) in &job.groups {
+            if group.closed.is_some() != group.ends.iter().all(Option::is_some) {
+                wrong.push(format!("group {index} of {}: closed {:?}", job.id, group.closed));
+            }
+        }
+    }
+}
+
+fn slots(job: &Job) -> impl Iterator<Item = At> {
+    job.groups.keys().flat_map(move |&index| {
+        let members = 0..job.size();
+        members.flat_map(move |member| {
+            let at = move |step| At { group: job.group_id(index), slot: crate::job::Slot { member, step } };
+            job.plan.step_indices().map(at)
+        })
+    })
+}

@@ -1,0 +1,346 @@
+//! The state of the yard and the one entry for events.
+
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use rollout::plan::JobPlan;
+use rollout::state::{JobState, StepState};
+use rollout::{
+    AttemptId, BootTime, FailureCode, GroupId, IncarnationId, JobId, NodeId, StepIndex, Timestamp,
+};
+
+use crate::command::{Command, Target};
+use crate::config::{Config, Now};
+use crate::event::{Event, ExpandedGroup, Fence};
+use crate::job::{At, Group, Job, Slot};
+use crate::node::{Node, Phase, SandboxKey};
+use crate::record::Record;
+
+/// Everything the scheduler knows of unfinished jobs and attached nodes.
+#[derive(Debug)]
+pub struct Cluster {
+    pub(crate) config: Config,
+    pub(crate) jobs: BTreeMap<JobId, Job>,
+    pub(crate) nodes: BTreeMap<NodeId, Node>,
+    /// Steps that may be placed, best first.
+    pub(crate) ready: BTreeSet<ReadyKey>,
+    /// Steps that wait for a time.
+    pub(crate) backoff: BTreeSet<(BootTime, At)>,
+    /// Made while applying; leave with the next plan, after the commit.
+    pub(crate) outbox: Vec<Command>,
+    pub(crate) fenced: u64,
+}
+
+/// Order of placement: priority, then the older job, then the earlier group (steps of admitted
+/// groups precede new ones), then the later step (finish what was begun), then the member.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct ReadyKey {
+    pub priority: Reverse<u8>,
+    pub created_at: Timestamp,
+    pub job: JobId,
+    pub group: u32,
+    pub step: Reverse<StepIndex>,
+    pub member: u32,
+}
+
+impl ReadyKey {
+    pub fn of(job: &Job, at: At) -> Self {
+        Self {
+            priority: Reverse(job.plan.admission.priority),
+            created_at: job.created_at,
+            job: job.id,
+            group: at.group.index,
+            step: Reverse(at.slot.step),
+            member: at.slot.member,
+        }
+    }
+    pub fn at(self) -> At {
+        let group = GroupId { job: self.job, index: self.group };
+        At { group, slot: Slot { member: self.member, step: self.step.0 } }
+    }
+}
+
+impl Cluster {
+    pub fn new(config: Config) -> Self {
+        Self {
+            config,
+            jobs: BTreeMap::new(),
+            nodes: BTreeMap::new(),
+            ready: BTreeSet::new(),
+            backoff: BTreeSet::new(),
+            outbox: Vec::new(),
+            fenced: 0,
+        }
+    }
+
+    /// Updates the books. Decisions wait for [`plan`](Self::plan); commands made here leave with
+    /// it.
+    pub fn apply(&mut self, now: Now, event: Event) -> Vec<Record> {
+        let mut records = Vec::new();
+        match event {
+            Event::JobSubmitted { job, plan, groups_total, created_at } => {
+                self.submit(job, plan, groups_total, created_at, &mut records);
+            }
+            Event::JobCancelled { job, code, reason } => self.cancel(now, job, code, &reason, &mut records),
+            Event::GroupsExpanded { job, first, groups } => self.admit(now, job, first, groups, &mut records),
+            Event::NodeAttached { node, incarnation, capacity, held } => {
+                self.attach(now, &node, incarnation, capacity, &held, &mut records);
+            }
+            Event::NodeDetached { node, incarnation } => {
+                if let Some(node) = self.node_of(&node, incarnation) {
+                    node.attached = false;
+                }
+            }
+            Event::Heartbeat { node, incarnation, measured } => {
+                self.renew(now, &node, incarnation);
+                if let Some(node) = self.node_of(&node, incarnation) {
+                    node.measured = measured;
+                }
+            }
+            Event::LeaseMissing { node, incarnation } => {
+                if self.node_of(&node, incarnation).is_some() {
+                    self.lose(now, &node, "its lease is not in the store", &mut records);
+                }
+            }
+            Event::AttemptStarted { at, attempt, started_at } => {
+                self.started(now, &at, attempt, started_at, &mut records);
+            }
+            Event::AttemptEnded { at, attempt, outcome, kept } => {
+                self.ended(now, &at, attempt, outcome, kept, &mut records);
+            }
+            Event::AttemptRefused { at, attempt, class, message } => {
+                self.refused(now, &at, attempt, class, &message, &mut records);
+            }
+            Event::GroupsSealed { groups } => self.sealed(&groups, &mut records),
+        }
+        records
+    }
+
+    /// Late or foreign reports that changed nothing, since this cluster was made.
+    pub fn fenced_count(&self) -> u64 {
+        self.fenced
+    }
+
+    pub fn job_state(&self, job: JobId) -> Option<JobState> {
+        self.jobs.get(&job).map(|j| j.state)
+    }
+
+    pub(crate) fn node_of(&mut self, node: &NodeId, incarnation: IncarnationId) -> Option<&mut Node> {
+        self.nodes.get_mut(node).filter(|n| n.incarnation == incarnation)
+    }
+
+    pub(crate) fn group_mut(&mut self, id: GroupId) -> Option<&mut Group> {
+        self.jobs.get_mut(&id.job)?.groups.get_mut(&id.index)
+    }
+
+    pub(crate) fn submit(
+        &mut self,
+        id: JobId,
+        plan: Arc<JobPlan>,
+        groups_total: u32,
+        created_at: Timestamp,
+        records: &mut Vec<Record>,
+    ) {
+        self.jobs.entry(id).or_insert_with(|| Job::new(id, plan, groups_total, created_at));
+        self.finish_if_done(id, records);
+    }
+
+    fn admit(
+        &mut self,
+        now: Now,
+        id: JobId,
+        first: u32,
+        groups: Vec<ExpandedGroup>,
+        records: &mut Vec<Record>,
+    ) {
+        let Some(job) = self.jobs.get_mut(&id) else { return };
+        if job.expanding.take().is_none() || job.next_group != first || job.state.is_final() {
+            return;
+        }
+        if job.cancel.is_some() {
+            self.finish_if_done(id, records);
+            return;
+        }
+        let count = u32::try_from(groups.len()).unwrap_or(u32::MAX).min(job.groups_total - first);
+        records.push(Record::GroupsAdmitted { job: id, first, count });
+        let (size, steps) = (job.size(), job.plan.steps.len());
+        job.next_group += count;
+        job.alive += count * size;
+        let mut fresh = Vec::new();
+        for (index, expanded) in (first..first + count).zip(groups) {
+            job.groups.insert(index, Group::new(expanded, size, steps));
+            fresh.push(job.group_id(index));
+        }
+        for group in fresh {
+            for member in 0..size {
+                self.advance(now, group, member, records);
+            }
+        }
+    }
+
+    /// Sets a step's state and keeps the ready and backoff queues in step with it.
+    pub(crate) fn set_state(&mut self, at: At, state: StepState) {
+        let Some(job) = self.jobs.get_mut(&at.group.job) else { return };
+        let key = ReadyKey::of(job, at);
+        let Some(group) = job.groups.get_mut(&at.group.index) else { return };
+        let due = group.details.get(&at.slot).map_or(BootTime(0), |d| d.not_before);
+        match group.state(at.slot) {
+            StepState::Ready => {
+                self.ready.remove(&key);
+            }
+            StepState::Backoff => {
+                self.backoff.remove(&(due, at));
+            }
+            _ => {}
+        }
+        group.set_state(at.slot, state);
+        match state {
+            StepState::Ready => {
+                self.ready.insert(key);
+            }
+            StepState::Backoff => {
+                self.backoff.insert((due, at));
+            }
+            _ => {}
+        }
+    }
+
+    /// As [`set_state`](Self::set_state), stored.
+    pub(crate) fn record_state(&mut self, at: At, state: StepState, records: &mut Vec<Record>) {
+        self.set_state(at, state);
+        records.push(Record::StepState { rollout: at.rollout(), step: at.slot.step, state });
+    }
+
+    /// Sends `at` to wait until `until`.
+    pub(crate) fn back_off(&mut self, at: At, until: BootTime, records: &mut Vec<Record>) {
+        self.set_state(at, StepState::Waiting);
+        if let Some(group) = self.group_mut(at.group) {
+            group.detail(at.slot).not_before = until;
+        }
+        self.record_state(at, StepState::Backoff, records);
+    }
+
+    pub(crate) fn sandbox_key(&self, at: At) -> Option<SandboxKey> {
+        let plan = &self.jobs.get(&at.group.job)?.plan;
+        Some(SandboxKey { rollout: at.rollout(), head: plan.chain_head(at.slot.step) })
+    }
+
+    /// Gives the sandbox back to the ledger; a kept one is also released on its node.
+    pub(crate) fn free_sandbox(&mut self, node: &NodeId, incarnation: IncarnationId, key: SandboxKey) {
+        let Some(n) = self.node_of(node, incarnation) else { return };
+        let Some(reservation) = n.release(key) else { return };
+        if reservation.phase == Phase::Kept {
+            let to = Target { node: node.clone(), incarnation, generation: reservation.generation };
+            self.outbox.push(Command::Release { to, attempt: reservation.attempt });
+        }
+    }
+
+    /// Frees the kept sandbox of this chain, wherever it is.
+    pub(crate) fn free_kept(&mut self, key: SandboxKey) {
+        let holder =
+            self.nodes.values().find(|n| n.sandboxes.get(&key).is_some_and(|r| r.phase == Phase::Kept));
+        if let Some((id, incarnation)) = holder.map(|n| (n.id.clone(), n.incarnation)) {
+            self.free_sandbox(&id, incarnation, key);
+        }
+    }
+
+    pub(crate) fn fence(&mut self, at: &Fence, attempt: AttemptId, records: &mut Vec<Record>) {
+        self.fenced += 1;
+        records.push(Record::Fenced {
+            node: at.node.clone(),
+            incarnation: at.incarnation,
+            generation: at.generation,
+            attempt,
+        });
+    }
+
+    /// Stops the job: nothing more is admitted or placed, running steps are killed.
+    fn cancel(&mut self, now: Now, id: JobId, code: FailureCode, reason: &str, records: &mut Vec<Record>) {
+        let Some(job) = self.jobs.get_mut(&id) else { return };
+        if job.state.is_final() || job.cancel.is_some() {
+            return;
+        }
+        job.cancel = Some((code, reason.to_owned()));
+        job.hold = None;
+        job.state = JobState::Cancelling;
+        reason.clone_into(&mut job.reason);
+        records.push(Record::JobState {
+            job: id,
+            state: JobState::Cancelling,
+            reason: reason.to_owned(),
+            cancel_code: Some(code),
+        });
+        let steps: Vec<StepIndex> = job.plan.step_indices().collect();
+        let live: Vec<(GroupId, u32)> = job
+            .groups
+            .iter()
+            .flat_map(|(&index, group)| {
+                let open = group.ends.iter().enumerate().filter(|(_, end)| end.is_none());
+                open.map(move |(member, _)| (index, u32::try_from(member).unwrap_or(u32::MAX)))
+            })
+            .map(|(index, member)| (GroupId { job: id, index }, member))
+            .collect();
+        for (group, member) in live {
+            for &step in &steps {
+                let at = At { group, slot: Slot { member, step } };
+                self.cancel_step(at, code, reason, records);
+            }
+            self.advance(now, group, member, records);
+        }
+        self.finish_if_done(id, records);
+    }
+
+    fn cancel_step(&mut self, at: At, code: FailureCode, reason: &str, records: &mut Vec<Record>) {
+        let Some(group) = self.group_mut(at.group) else { return };
+        match group.state(at.slot) {
+            StepState::Waiting | StepState::Ready | StepState::Backoff => {
+                self.record_state(at, StepState::Cancelled, records);
+                if let Some(key) = self.sandbox_key(at) {
+                    self.free_kept(key);
+                }
+            }
+            StepState::Running => {
+                let detail = group.detail(at.slot);
+                if let Some(place) = detail.place.clone() {
+                    let to = Target {
+                        node: place.node,
+                        incarnation: place.incarnation,
+                        generation: detail.generation,
+                    };
+                    let attempt = at.attempt(detail.attempts - 1);
+                    self.outbox.push(Command::Kill { to, attempt, code, reason: reason.to_owned() });
+                }
+            }
+            _ => {}
+        }
+    }
+
+    fn sealed(&mut self, groups: &[GroupId], records: &mut Vec<Record>) {
+        for id in groups {
+            let Some(job) = self.jobs.get_mut(&id.job) else { continue };
+            let closed = job.groups.get(&id.index).is_some_and(|g| g.closed.is_some());
+            if closed {
+                job.groups.remove(&id.index);
+                job.groups_sealed += 1;
+            }
+            self.finish_if_done(id.job, records);
+        }
+    }
+
+    /// The job is over when nothing is left to admit and every admitted group is sealed.
+    pub(crate) fn finish_if_done(&mut self, id: JobId, records: &mut Vec<Record>) {
+        let Some(job) = self.jobs.get_mut(&id) else { return };
+        let all_admitted = job.next_group == job.groups_total || job.cancel.is_some();
+        if job.state.is_final() || !all_admitted || !job.groups.is_empty() || job.expanding.is_some() {
+            return;
+        }
+        job.state = if job.cancel.is_some() { JobState::Cancelled } else { JobState::Finished };
+        records.push(Record::JobState {
+            job: id,
+            state: job.state,
+            reason: job.reason.clone(),
+            cancel_code: job.cancel.as_ref().map(|c| c.0),
+        });
+    }
+}

@@ -1,0 +1,39 @@
+//! Settings and bounds of the core.
+
+use rollout::{BootTime, Millis, Timestamp};
+
+/// Both clocks, read once a pass by the shell.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Now {
+    pub boot: BootTime,
+    pub wall: Timestamp,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Config {
+    /// How long a node's lease lives without a report.
+    pub lease_ttl: Millis,
+    /// Added on the scheduler's side, subtracted on the executor's: the executor has killed its
+    /// sandboxes before the scheduler starts others.
+    pub lease_margin: Millis,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self { lease_ttl: Millis(10_000), lease_margin: Millis(2_000) }
+    }
+}
+
+/// Groups asked for in one `Expand`.
+pub const EXPAND_GROUPS_MAX: u32 = 64;
+/// Groups of one job admitted and not sealed: bounds what the recorder may lag behind.
+pub const UNSEALED_GROUPS_MAX: usize = 4_096;
+/// Placements in one pass; the rest follows in the next, at once.
+pub const PLACEMENTS_PER_PASS_MAX: usize = 1_024;
+/// First wait after a node refused for lack of room; doubles to [`REFUSAL_BACKOFF_MAX`].
+pub const REFUSAL_BACKOFF: Millis = Millis(100);
+pub const REFUSAL_BACKOFF_MAX: Millis = Millis(5_000);
+/// Ends of a step that the breaker looks back on.
+pub const BREAKER_WINDOW: usize = 32;
+/// The longest example message kept per kind of failure, in bytes.
+pub const EXAMPLE_BYTES_MAX: usize = 512;

@@ -1,0 +1,237 @@
+//! Why is it not running? Answered by the predicates that decide.
+
+use serde::Serialize;
+
+use rollout::plan::Origin;
+use rollout::state::{JobState, StepState};
+use rollout::{JobId, Resources, RolloutId, StepIndex};
+
+use crate::cluster::Cluster;
+use crate::config::Now;
+use crate::job::{At, Group, Job, Slot};
+use crate::node::{Node, Phase, within};
+use crate::placement::never_fits;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Target {
+    Job(JobId),
+    Rollout(RolloutId),
+    Step(RolloutId, StepIndex),
+}
+
+/// Sentences, the most important first. `facts` say the same to programs.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Explanation {
+    pub lines: Vec<String>,
+    pub facts: Vec<Fact>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Fact {
+    /// Stable: `no_executor`, `too_big_for_yard`, `no_room`, `max_running`, `running`, `backoff`,
+    /// `needs`, `held`, `cancelling`, `unsealed`, `final`, `waits_for_turn`, `node_detached`.
+    pub code: &'static str,
+    pub step: Option<String>,
+    pub node: Option<String>,
+    pub resource: Option<&'static str>,
+    pub text: String,
+}
+
+impl Explanation {
+    fn from_facts(facts: Vec<Fact>) -> Self {
+        Self { lines: facts.iter().map(|f| f.text.clone()).collect(), facts }
+    }
+}
+
+fn fact(code: &'static str, text: String) -> Fact {
+    Fact { code, step: None, node: None, resource: None, text }
+}
+
+impl Cluster {
+    /// None if the target is not among the unfinished (the store knows the finished).
+    pub fn explain(&self, now: Now, target: Target) -> Option<Explanation> {
+        let facts = match target {
+            Target::Job(id) => self.explain_job(now, self.jobs.get(&id)?),
+            Target::Rollout(id) => {
+                let job = self.jobs.get(&id.group.job)?;
+                let group = job.groups.get(&id.group.index)?;
+                self.explain_rollout(now, job, group, id)
+            }
+            Target::Step(id, step) => {
+                let job = self.jobs.get(&id.group.job)?;
+                let group = job.groups.get(&id.group.index)?;
+                let at = At { group: id.group, slot: Slot { member: id.sample, step } };
+                let holds = group.holds(at.slot) && usize::from(step.0) < job.plan.steps.len();
+                vec![holds.then(|| self.explain_step(now, job, group, at))?]
+            }
+        };
+        Some(Explanation::from_facts(facts))
+    }
+
+    fn explain_job(&self, now: Now, job: &Job) -> Vec<Fact> {
+        let mut facts = Vec::new();
+        match job.state {
+            JobState::Held => facts.push(fact("held", format!("the job is held: {}", job.reason))),
+            JobState::Cancelling => {
+                facts.push(fact("cancelling", format!("the job is being cancelled: {}", job.reason)));
+            }
+            JobState::Finished | JobState::Cancelled => {
+                facts.push(fact("final", format!("the job is {}", job.state.as_str())));
+            }
+            JobState::Running => {}
+        }
+        if self.nodes.values().all(|n| !n.attached) && !job.state.is_final() {
+            facts.push(no_executor());
+        }
+        let count = |state| job.groups.values().flat_map(|g| &g.states).filter(|s| **s == state).count();
+        let (running, ready) = (count(StepState::Running), count(StepState::Ready));
+        let left = job.groups_total - job.next_group;
+        facts.push(fact(
+            "progress",
+            format!(
+                "{running} steps run, {ready} wait for a node, {} wait for a retry; {left} of {} groups are not admitted yet",
+                count(StepState::Backoff),
+                job.groups_total
+            ),
+        ));
+        let max = job.plan.admission.max_running;
+        if left > 0 && max.saturating_sub(job.alive) < job.size() {
+            facts.push(fact(
+                "max_running",
+                format!(
+                    "{} rollouts are alive; the next group of {} waits for max_running {max}",
+                    job.alive,
+                    job.size()
+                ),
+            ));
+        }
+        let closed = job.groups.values().filter(|g| g.closed.is_some()).count();
+        if closed > 0 {
+            facts.push(fact("unsealed", format!("{closed} closed groups wait for their rows to be sealed")));
+        }
+        let first = self.ready.iter().find(|key| key.job == job.id).map(|key| key.at());
+        if let Some((at, group)) = first.and_then(|at| Some((at, job.groups.get(&at.group.index)?))) {
+            facts.push(self.explain_step(now, job, group, at));
+        }
+        facts
+    }
+
+    fn explain_rollout(&self, now: Now, job: &Job, group: &Group, id: RolloutId) -> Vec<Fact> {
+        if let Some(Some(end)) = group.ends.get(id.sample as usize) {
+            let failure =
+                end.failure.as_ref().map_or(String::new(), |f| format!(": {} ({})", f.code, f.message));
+            let text = format!(
+                "the rollout ended as {}{failure}; its group waits to close or to be sealed",
+                end.status.as_str()
+            );
+            return vec![fact("final", text)];
+        }
+        let slots = job.plan.step_indices().map(|step| Slot { member: id.sample, step });
+        let open = slots.filter(|&slot| group.holds(slot) && !group.state(slot).is_final());
+        open.map(|slot| self.explain_step(now, job, group, At { group: id.group, slot })).collect()
+    }
+
+    fn explain_step(&self, now: Now, job: &Job, group: &Group, at: At) -> Fact {
+        let step = job.plan.step(at.slot.step);
+        let name = step.name.to_string();
+        let detail = group.details.get(&at.slot);
+        let mut found = match group.state(at.slot) {
+            StepState::Waiting => {
+                let open =
+                    step.needs.iter().filter(|&&n| !group.state(Slot { step: n, ..at.slot }).is_final());
+                let names: Vec<String> = open.map(|&n| format!("`{}`", job.plan.step(n).name)).collect();
+                fact("needs", format!("step `{name}` waits for {}", names.join(", ")))
+            }
+            StepState::Backoff => {
+                let wait = detail.map_or(rollout::Millis(0), |d| d.not_before.since(now.boot));
+                let last = detail.and_then(|d| d.failure.as_ref());
+                let why = last.map_or(String::new(), |f| format!(" after {}: {}", f.code, f.message));
+                fact("backoff", format!("step `{name}` is tried again in {wait}{why}"))
+            }
+            StepState::Running => {
+                let place = detail.and_then(|d| d.place.as_ref());
+                let node = place.map_or(String::new(), |p| p.node.to_string());
+                let phase = if place.is_some_and(|p| p.started) { "runs" } else { "starts" };
+                let mut f = fact("running", format!("step `{name}` {phase} on node {node}"));
+                f.node = Some(node);
+                f
+            }
+            StepState::Ready if !job.places() => fact(
+                "held",
+                format!("step `{name}` is ready, but the job is {}: {}", job.state.as_str(), job.reason),
+            ),
+            StepState::Ready => self.explain_ready(job, group, at),
+            state => fact("final", format!("step `{name}` is {}", state.as_str())),
+        };
+        found.step = Some(name);
+        found
+    }
+
+    /// The same questions, in the same order, that placement asks.
+    fn explain_ready(&self, job: &Job, group: &Group, at: At) -> Fact {
+        let name = &job.plan.step(at.slot.step).name;
+        let resources = job.resources(group, at.slot.step);
+        if let (Origin::Live(_), Some(key)) = (job.plan.step(at.slot.step).origin, self.sandbox_key(at)) {
+            let kept = |n: &&Node| n.sandboxes.get(&key).is_some_and(|r| r.phase == Phase::Kept);
+            return match self.nodes.values().find(kept) {
+                Some(node) if !node.attached => {
+                    let text = format!(
+                        "step `{name}` goes on in a sandbox on node {}, whose connection is down",
+                        node.id
+                    );
+                    Fact { node: Some(node.id.to_string()), ..fact("node_detached", text) }
+                }
+                _ => fact("waits_for_turn", format!("step `{name}` is placed in the next pass")),
+            };
+        }
+        let attached: Vec<&Node> = self.nodes.values().filter(|n| n.attached).collect();
+        if attached.is_empty() {
+            return no_executor();
+        }
+        if attached.iter().all(|n| !n.ever_fits(&resources)) {
+            let text = format!("too_big_for_yard: step `{name}` {}", never_fits(&attached, &resources));
+            return fact("too_big_for_yard", text);
+        }
+        match attached.iter().filter(|n| n.ever_fits(&resources)).max_by_key(|n| n.free().cpu.0) {
+            Some(node) if !node.fits(&resources) => no_room(name.as_str(), node, &resources, attached.len()),
+            _ => fact("waits_for_turn", format!("step `{name}` fits and is placed in the next pass")),
+        }
+    }
+}
+
+fn no_executor() -> Fact {
+    fact(
+        "no_executor",
+        "no executor is attached; start one with `rollyard executor --scheduler URL`".to_owned(),
+    )
+}
+
+fn no_room(step: &str, node: &Node, resources: &Resources, nodes: usize) -> Fact {
+    let (charge, free, total) = (resources.charge(), node.free(), node.capacity.total);
+    let (resource, text) = if charge.cpu > free.cpu {
+        ("cpu", format!("cpu {}, node {} has {} free of {}", charge.cpu, node.id, free.cpu, total.cpu))
+    } else if charge.memory > free.memory {
+        (
+            "memory",
+            format!(
+                "memory {}, node {} has {} free of {}",
+                charge.memory, node.id, free.memory, total.memory
+            ),
+        )
+    } else if charge.disk > free.disk {
+        ("disk", format!("disk {}, node {} has {} free of {}", charge.disk, node.id, free.disk, total.disk))
+    } else {
+        debug_assert!(within(charge, free));
+        (
+            "sandboxes",
+            format!(
+                "a sandbox, node {} holds {} of {}",
+                node.id,
+                node.sandboxes.len(),
+                node.capacity.sandboxes
+            ),
+        )
+    };
+    let text = format!("step `{step}` waits for room: it asks {text} (the best of {nodes} attached)");
+    Fact { node: Some(node.id.to_string()), resource: Some(resource), ..fact("no_room", text) }
+}

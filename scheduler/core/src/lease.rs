@@ -1,0 +1,206 @@
+//! Nodes come, renew, go silent and are lost. One loss path.
+
+use rollout::failure::Failure;
+use rollout::outcome::{Captured, Outcome, Times, Usage};
+use rollout::state::{JobState, StepState};
+use rollout::{AttemptId, BootTime, FailureCode, IncarnationId, NodeId};
+
+use crate::cluster::Cluster;
+use crate::command::{Command, Target};
+use crate::config::Now;
+use crate::event::{Capacity, Held, HeldPhase, Measured};
+use crate::job::{At, Hold};
+use crate::node::{Node, Phase};
+use crate::record::{LeaseState, Record};
+
+impl Cluster {
+    pub(crate) fn lease_deadline(&self, now: Now) -> BootTime {
+        now.boot.after(self.config.lease_ttl).after(self.config.lease_margin)
+    }
+
+    pub(crate) fn renew(&mut self, now: Now, node: &NodeId, incarnation: IncarnationId) {
+        let deadline = self.lease_deadline(now);
+        if let Some(node) = self.node_of(node, incarnation) {
+            node.deadline = deadline;
+        }
+    }
+
+    pub(crate) fn attach(
+        &mut self,
+        now: Now,
+        id: &NodeId,
+        incarnation: IncarnationId,
+        capacity: Capacity,
+        held: &[Held],
+        records: &mut Vec<Record>,
+    ) {
+        if self.nodes.get(id).is_some_and(|n| n.incarnation != incarnation) {
+            self.lose(now, id, "its executor started anew", records);
+        }
+        let deadline = self.lease_deadline(now);
+        let node = self.nodes.entry(id.clone()).or_insert_with(|| {
+            records.push(Record::Lease { node: id.clone(), incarnation, state: LeaseState::Alive });
+            Node {
+                id: id.clone(),
+                incarnation,
+                capacity: capacity.clone(),
+                measured: Measured::default(),
+                attached: true,
+                deadline,
+                sandboxes: std::collections::BTreeMap::new(),
+                used: rollout::quantity::Request::default(),
+            }
+        });
+        node.capacity = capacity;
+        node.attached = true;
+        node.deadline = deadline;
+        self.reconcile(id, incarnation, held);
+        for job in self.jobs.values_mut().filter(|j| j.hold == Some(Hold::TooBig)) {
+            job.hold = None;
+            job.state = JobState::Running;
+            job.reason.clear();
+            records.push(Record::JobState {
+                job: job.id,
+                state: job.state,
+                reason: String::new(),
+                cancel_code: None,
+            });
+        }
+    }
+
+    /// Desired minus held is sent again at the same generation; held minus desired goes.
+    fn reconcile(&mut self, id: &NodeId, incarnation: IncarnationId, held: &[Held]) {
+        let Some(node) = self.nodes.get(id) else { return };
+        let target = |generation| Target { node: id.clone(), incarnation, generation };
+        let mut commands = Vec::new();
+        for (key, reservation) in &node.sandboxes {
+            let holds = held
+                .iter()
+                .any(|h| h.attempt == reservation.attempt && h.generation == reservation.generation);
+            if holds || reservation.phase == Phase::Kept {
+                // A kept sandbox that is gone shows when the next step is sent there.
+                continue;
+            }
+            let at = At::of(reservation.attempt);
+            let Some(job) = self.jobs.get(&key.rollout.group.job) else { continue };
+            let detail = job.groups.get(&at.group.index).and_then(|g| g.details.get(&at.slot));
+            let place = detail.and_then(|d| d.place.as_ref());
+            commands.push(Command::Start {
+                to: target(reservation.generation),
+                attempt: reservation.attempt,
+                continue_from: place.and_then(|p| p.continue_from),
+                keep: job.plan.continuation(at.slot.step).is_some(),
+            });
+        }
+        for held in held {
+            let desired =
+                node.sandboxes.values().any(|r| r.attempt == held.attempt && r.generation == held.generation);
+            if desired {
+                continue;
+            }
+            let (to, attempt) = (target(held.generation), held.attempt);
+            match held.phase {
+                HeldPhase::Running => commands.push(Command::Kill {
+                    to,
+                    attempt,
+                    code: FailureCode::LeaseLost,
+                    reason: "the scheduler does not want this attempt any more".to_owned(),
+                }),
+                HeldPhase::Kept => commands.push(Command::Release { to, attempt }),
+                // Its end follows, is fenced and acknowledged.
+                HeldPhase::Ended => {}
+            }
+        }
+        self.outbox.extend(commands);
+    }
+
+    pub(crate) fn expire(&mut self, now: Now, records: &mut Vec<Record>) {
+        let late: Vec<NodeId> =
+            self.nodes.values().filter(|n| n.deadline <= now.boot).map(|n| n.id.clone()).collect();
+        for node in late {
+            self.lose(now, &node, "its lease ended without a report", records);
+        }
+    }
+
+    /// The incarnation is over: what ran there ends as `node_lost` and starts elsewhere.
+    pub(crate) fn lose(&mut self, now: Now, id: &NodeId, reason: &str, records: &mut Vec<Record>) {
+        let Some(node) = self.nodes.remove(id) else { return };
+        records.push(Record::Lease {
+            node: id.clone(),
+            incarnation: node.incarnation,
+            state: LeaseState::Lost,
+        });
+        self.outbox.push(Command::Disconnect {
+            node: id.clone(),
+            incarnation: node.incarnation,
+            reason: reason.to_owned(),
+        });
+        for (key, reservation) in node.sandboxes {
+            if reservation.phase == Phase::Kept {
+                self.kept_lost(now, key.head, reservation.attempt, records);
+                continue;
+            }
+            let message = format!("node {id} was lost: {reason}");
+            let outcome = lost_outcome(now, Failure::new(FailureCode::NodeLost, message));
+            self.accept_end(now, reservation.attempt, Box::new(outcome), false, records);
+        }
+    }
+
+    /// A sandbox that waited for the next step is gone. If a step was going to use it, the chain
+    /// starts again, at the expense of that step.
+    fn kept_lost(
+        &mut self,
+        now: Now,
+        head: rollout::StepIndex,
+        left_by: AttemptId,
+        records: &mut Vec<Record>,
+    ) {
+        let at = At::of(left_by);
+        let Some(job) = self.jobs.get(&at.group.job) else { return };
+        let chain = job.plan.chain(head);
+        let next = chain.into_iter().find(|&s| s > at.slot.step);
+        let Some(next) = next.map(|step| At { slot: crate::job::Slot { step, ..at.slot }, ..at }) else {
+            return;
+        };
+        let Some(group) = self.group_mut(at.group) else { return };
+        if group.state(next.slot).is_final() {
+            return;
+        }
+        self.continue_elsewhere(now, next, records);
+    }
+
+    /// `at` cannot go on in the sandbox it was to use.
+    pub(crate) fn continue_elsewhere(&mut self, now: Now, at: At, records: &mut Vec<Record>) {
+        let Some(job) = self.jobs.get_mut(&at.group.job) else { return };
+        let limit = job.plan.step(at.slot.step).retry.limit;
+        let Some(group) = job.groups.get_mut(&at.group.index) else { return };
+        let detail = group.detail(at.slot);
+        detail.chain_breaks += 1;
+        if detail.infra_failures + detail.chain_breaks <= limit {
+            self.restart_chain(at, now.boot, records);
+            return;
+        }
+        let message = "the sandbox to go on in was lost with its node, more often than `retry.limit` allows";
+        detail.failure = Some(Failure::new(FailureCode::NodeLost, message));
+        self.record_state(at, StepState::Failed, records);
+        self.after_end(now, at, Some(FailureCode::NodeLost), records);
+    }
+}
+
+/// An end nobody reported: nothing about it was measured.
+fn lost_outcome(now: Now, failure: Failure) -> Outcome {
+    Outcome {
+        failure: Some(failure),
+        exit_code: None,
+        signal: None,
+        oom: false,
+        timed_out: false,
+        stdout: Captured::default(),
+        stderr: Captured::default(),
+        artifacts: Vec::new(),
+        reward: None,
+        times: Times { taken_at: now.wall, started_at: None, ended_at: now.wall, boot: None, run: None },
+        usage: Usage::default(),
+        image_digest: String::new(),
+    }
+}

@@ -1,0 +1,185 @@
+//! A naive store: applies records one by one and gives back a snapshot. The simulator and the
+//! store's own tests compare against it; nothing in the product uses it.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use rollout::plan::JobPlan;
+use rollout::state::{GroupClosedAs, JobState, StepState};
+use rollout::{AttemptId, FailureCode, Generation, GroupId, JobId, NodeId, RolloutId, StepIndex, Timestamp};
+
+use crate::event::ExpandedGroup;
+use crate::record::{Record, RolloutEnd};
+use crate::snapshot::{AttemptSnapshot, GroupSnapshot, JobSnapshot, NodeSnapshot, RolloutSnapshot, Snapshot};
+use crate::totals::{Totals, is_success};
+
+#[derive(Debug, Default)]
+pub struct Stored {
+    jobs: BTreeMap<JobId, StoredJob>,
+    groups: BTreeMap<GroupId, Option<(i64, GroupClosedAs)>>,
+    sealed: BTreeMap<JobId, u32>,
+    pub attempts: BTreeMap<AttemptId, AttemptSnapshot>,
+    withdrawn: BTreeMap<(RolloutId, StepIndex), Generation>,
+    steps: BTreeMap<(RolloutId, StepIndex), StepState>,
+    /// Every end ever recorded: more than one entry for a rollout is a bug.
+    pub ends: BTreeMap<RolloutId, Vec<RolloutEnd>>,
+    nodes: BTreeMap<NodeId, NodeSnapshot>,
+    pub fenced: u64,
+}
+
+#[derive(Debug)]
+struct StoredJob {
+    plan: Arc<JobPlan>,
+    groups_total: u32,
+    created_at: Timestamp,
+    state: JobState,
+    reason: String,
+    cancel_code: FailureCode,
+    next_group: u32,
+    next_seq: i64,
+}
+
+impl Stored {
+    /// What the shell writes with the submission.
+    pub fn submit(&mut self, job: JobId, plan: Arc<JobPlan>, groups_total: u32, created_at: Timestamp) {
+        let stored = StoredJob {
+            plan,
+            groups_total,
+            created_at,
+            state: JobState::Running,
+            reason: String::new(),
+            cancel_code: FailureCode::Cancelled,
+            next_group: 0,
+            next_seq: 0,
+        };
+        self.jobs.insert(job, stored);
+    }
+
+    /// What the shell writes when the recorder sealed a group.
+    pub fn seal(&mut self, group: GroupId) {
+        if self.groups.remove(&group).is_some() {
+            *self.sealed.entry(group.job).or_default() += 1;
+        }
+    }
+
+    pub fn job_state(&self, job: JobId) -> Option<JobState> {
+        self.jobs.get(&job).map(|j| j.state)
+    }
+
+    pub fn apply(&mut self, record: &Record) {
+        match record.clone() {
+            Record::JobState { job, state, reason, cancel_code } => {
+                if let Some(stored) = self.jobs.get_mut(&job) {
+                    (stored.state, stored.reason) = (state, reason);
+                    stored.cancel_code = cancel_code.unwrap_or(stored.cancel_code);
+                }
+            }
+            Record::GroupsAdmitted { job, first, count } => {
+                self.groups.extend((first..first + count).map(|index| (GroupId { job, index }, None)));
+                if let Some(stored) = self.jobs.get_mut(&job) {
+                    stored.next_group = first + count;
+                }
+            }
+            Record::AttemptPlaced { attempt, generation, node, incarnation, continue_from } => {
+                let (outcome, kept) = (None, false);
+                let stored =
+                    AttemptSnapshot { attempt, generation, node, incarnation, continue_from, outcome, kept };
+                self.attempts.insert(attempt, stored);
+            }
+            Record::AttemptStarted { .. } => {}
+            Record::AttemptEnded { attempt, outcome, kept, .. } => {
+                if let Some(stored) = self.attempts.get_mut(&attempt) {
+                    (stored.outcome, stored.kept) = (Some(outcome), kept);
+                }
+            }
+            Record::AttemptWithdrawn { attempt, generation } => {
+                self.attempts.remove(&attempt);
+                self.withdrawn.insert((attempt.rollout, attempt.step), generation);
+            }
+            Record::StepState { rollout, step, state } => {
+                self.steps.insert((rollout, step), state);
+            }
+            Record::RolloutEnded { rollout, end } => self.ends.entry(rollout).or_default().push(end),
+            Record::GroupClosed { group, seq, closed_as, .. } => {
+                self.groups.insert(group, Some((seq, closed_as)));
+                if let Some(stored) = self.jobs.get_mut(&group.job) {
+                    stored.next_seq = seq + 1;
+                }
+            }
+            Record::Lease { node, incarnation, state } => {
+                self.nodes.insert(node.clone(), NodeSnapshot { node, incarnation, lease: state });
+            }
+            Record::Fenced { .. } => self.fenced += 1,
+        }
+    }
+
+    pub fn snapshot(&self) -> Snapshot {
+        let jobs = self.jobs.iter().filter(|(_, job)| !job.state.is_final());
+        let jobs = jobs.map(|(&id, job)| JobSnapshot {
+            job: id,
+            plan: job.plan.clone(),
+            state: job.state,
+            reason: job.reason.clone(),
+            cancel_code: job.cancel_code,
+            groups_total: job.groups_total,
+            next_group: job.next_group,
+            next_seq: job.next_seq,
+            created_at: job.created_at,
+            groups: self.groups_of(id, job),
+            groups_sealed: self.sealed.get(&id).copied().unwrap_or(0),
+            totals: self.totals_of(id, job),
+        });
+        Snapshot { jobs: jobs.collect(), nodes: self.nodes.values().cloned().collect() }
+    }
+
+    fn groups_of(&self, id: JobId, job: &StoredJob) -> Vec<GroupSnapshot> {
+        let range = GroupId { job: id, index: 0 }..=GroupId { job: id, index: u32::MAX };
+        let group = |(group, closed): (&GroupId, &Option<(i64, GroupClosedAs)>)| GroupSnapshot {
+            index: group.index,
+            expanded: ExpandedGroup { resources: None, broken: None },
+            closed: *closed,
+            rollouts: (0..job.plan.group.size)
+                .map(|sample| self.rollout_of(RolloutId { group: *group, sample, refill: 0 }))
+                .collect(),
+        };
+        self.groups.range(range).map(group).collect()
+    }
+
+    fn rollout_of(&self, rollout: RolloutId) -> RolloutSnapshot {
+        let all = (rollout, StepIndex(0))..=(rollout, StepIndex(u8::MAX));
+        let first = AttemptId { rollout, step: StepIndex(0), attempt: 0 };
+        let last = AttemptId { rollout, step: StepIndex(u8::MAX), attempt: u32::MAX };
+        RolloutSnapshot {
+            rollout,
+            end: self.ends.get(&rollout).and_then(|ends| ends.last()).cloned(),
+            steps: self.steps.range(all.clone()).map(|((_, step), state)| (*step, *state)).collect(),
+            attempts: self.attempts.range(first..=last).map(|(_, a)| a.clone()).collect(),
+            generations: self.withdrawn.range(all).map(|((_, step), g)| (*step, *g)).collect(),
+        }
+    }
+
+    fn totals_of(&self, id: JobId, job: &StoredJob) -> Totals {
+        let grader = job.plan.steps.iter().rev().find_map(|s| s.grader.as_ref());
+        let success_at = grader.map_or(1.0, rollout::plan::GraderPlan::success_at);
+        let mut totals = Totals::default();
+        for index in 0..job.next_group {
+            let group = GroupId { job: id, index };
+            let mut members = Vec::new();
+            for sample in 0..job.plan.group.size {
+                let rollout = RolloutId { group, sample, refill: 0 };
+                if let Some(end) = self.ends.get(&rollout).and_then(|ends| ends.last()) {
+                    totals.add_rollout(rollout, end, success_at);
+                    members.push(end);
+                }
+            }
+            let closed = self.groups.get(&group).is_none_or(Option::is_some);
+            if closed {
+                let count = |test: &dyn Fn(&RolloutEnd) -> bool| members.iter().filter(|e| test(e)).count();
+                let valid = u32::try_from(count(&|e| e.reward.is_some())).unwrap_or(0);
+                let successes = u32::try_from(count(&|e| is_success(e, success_at))).unwrap_or(0);
+                totals.add_group(valid, successes);
+            }
+        }
+        totals
+    }
+}

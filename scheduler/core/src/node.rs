@@ -1,0 +1,107 @@
+//! A node and its ledger. Availability is derived (total - used), never stored.
+
+use std::collections::BTreeMap;
+
+use rollout::quantity::Request;
+use rollout::{
+    AttemptId, BootTime, Bytes, Generation, IncarnationId, MilliCpu, NodeId, Resources, RolloutId, StepIndex,
+};
+
+use crate::event::{Capacity, Measured};
+
+#[derive(Debug)]
+pub(crate) struct Node {
+    pub id: NodeId,
+    pub incarnation: IncarnationId,
+    pub capacity: Capacity,
+    pub measured: Measured,
+    /// A stream is open. The lease may live without one.
+    pub attached: bool,
+    pub deadline: BootTime,
+    /// One per sandbox that exists, or was asked for.
+    pub sandboxes: BTreeMap<SandboxKey, Reservation>,
+    /// Sum over `sandboxes`; re-derived by `check`.
+    pub used: Request,
+}
+
+/// A sandbox serves one chain of steps of one rollout.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct SandboxKey {
+    pub rollout: RolloutId,
+    pub head: StepIndex,
+}
+
+#[derive(Debug, Clone)]
+pub(crate) struct Reservation {
+    pub charge: Request,
+    /// The attempt that runs in it, or left it.
+    pub attempt: AttemptId,
+    pub generation: Generation,
+    pub phase: Phase,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Phase {
+    /// Asked for; the node has not said that the command runs.
+    Starting,
+    Running,
+    /// Waits for the next step of the chain.
+    Kept,
+}
+
+pub(crate) fn add(a: Request, b: Request) -> Request {
+    Request {
+        cpu: MilliCpu(a.cpu.0 + b.cpu.0),
+        memory: Bytes(a.memory.0 + b.memory.0),
+        disk: Bytes(a.disk.0 + b.disk.0),
+    }
+}
+
+pub(crate) fn subtract(a: Request, b: Request) -> Request {
+    Request {
+        cpu: MilliCpu(a.cpu.0.saturating_sub(b.cpu.0)),
+        memory: Bytes(a.memory.0.saturating_sub(b.memory.0)),
+        disk: Bytes(a.disk.0.saturating_sub(b.disk.0)),
+    }
+}
+
+pub(crate) fn within(a: Request, limit: Request) -> bool {
+    a.cpu <= limit.cpu && a.memory <= limit.memory && a.disk <= limit.disk
+}
+
+impl Node {
+    pub fn free(&self) -> Request {
+        subtract(self.capacity.total, self.used)
+    }
+
+    /// Could this node hold it if it were empty?
+    pub fn ever_fits(&self, resources: &Resources) -> bool {
+        within(resources.charge(), self.capacity.total)
+            && self.capacity.sandboxes > 0
+            && resources.limit.disk <= self.capacity.disk_limit_max
+    }
+
+    /// Does it fit beside what is there?
+    pub fn fits(&self, resources: &Resources) -> bool {
+        self.ever_fits(resources)
+            && within(resources.charge(), self.free())
+            && (self.sandboxes.len() as u64) < u64::from(self.capacity.sandboxes)
+    }
+
+    pub fn starting(&self) -> usize {
+        self.sandboxes.values().filter(|s| s.phase == Phase::Starting).count()
+    }
+
+    pub fn reserve(&mut self, key: SandboxKey, reservation: Reservation) {
+        self.used = add(self.used, reservation.charge);
+        if let Some(old) = self.sandboxes.insert(key, reservation) {
+            self.used = subtract(self.used, old.charge);
+        }
+    }
+
+    pub fn release(&mut self, key: SandboxKey) -> Option<Reservation> {
+        let reservation = self.sandboxes.remove(&key)?;
+        self.used = subtract(self.used, reservation.charge);
+        Some(reservation)
+    }
+}

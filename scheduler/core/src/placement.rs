@@ -1,0 +1,230 @@
+//! Which node runs a step. The policy is the field order of [`Score`].
+
+use std::cmp::Reverse;
+use std::collections::BTreeSet;
+
+use rollout::plan::Origin;
+use rollout::quantity::Request;
+use rollout::state::{JobState, StepState};
+use rollout::{NodeId, Resources};
+
+use crate::cluster::Cluster;
+use crate::command::{Command, Target};
+use crate::config::{Now, PLACEMENTS_PER_PASS_MAX};
+use crate::job::{At, Detail, Hold, Place};
+use crate::node::{Node, Phase, Reservation, SandboxKey};
+use crate::record::Record;
+
+/// Smaller is better, first field first; the node's id last, so that ties are deterministic.
+/// A node that does not fit has no score.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Score {
+    /// It refused this step last.
+    avoided: bool,
+    /// Members of the group are there already: caches are warm.
+    affinity: Reverse<bool>,
+    /// Best fit: the fuller the tightest dimension would be, the better (in 1/1000).
+    tightness: Reverse<u64>,
+    /// Creations it has not confirmed yet.
+    starting: usize,
+    node: NodeId,
+}
+
+impl Score {
+    pub fn of(node: &Node, at: At, resources: &Resources, detail: Option<&Detail>) -> Option<Self> {
+        let excluded = detail.is_some_and(|d| d.excluded.contains(&node.id));
+        if !node.attached || excluded || !node.fits(resources) {
+            return None;
+        }
+        let group = at.group;
+        let first = SandboxKey {
+            rollout: rollout::RolloutId { group, sample: 0, refill: 0 },
+            head: rollout::StepIndex(0),
+        };
+        let neighbour =
+            node.sandboxes.range(first..).next().is_some_and(|(key, _)| key.rollout.group == group);
+        Some(Self {
+            avoided: detail.is_some_and(|d| d.avoid.as_ref() == Some(&node.id)),
+            affinity: Reverse(neighbour),
+            tightness: Reverse(tightest(node, resources.charge())),
+            starting: node.starting(),
+            node: node.id.clone(),
+        })
+    }
+}
+
+/// Use of the fullest dimension with `charge` added, in 1/1000.
+fn tightest(node: &Node, charge: Request) -> u64 {
+    let share =
+        |used: u64, add: u64, total: u64| (used + add).saturating_mul(1000).checked_div(total).unwrap_or(0);
+    let (used, total) = (node.used, node.capacity.total);
+    share(used.cpu.0, charge.cpu.0, total.cpu.0)
+        .max(share(used.memory.0, charge.memory.0, total.memory.0))
+        .max(share(used.disk.0, charge.disk.0, total.disk.0))
+}
+
+impl Cluster {
+    /// Places ready steps in order. True if the bound of a pass stopped it.
+    pub(crate) fn place(&mut self, now: Now, records: &mut Vec<Record>, commands: &mut Vec<Command>) -> bool {
+        // Nothing of this size fits anywhere in this pass any more: ends do not happen inside it.
+        let mut full: BTreeSet<(u64, u64, u64, u64)> = BTreeSet::new();
+        let mut placed = 0;
+        let keys: Vec<_> = self.ready.iter().copied().collect();
+        for key in keys {
+            if placed == PLACEMENTS_PER_PASS_MAX {
+                return true;
+            }
+            let at = key.at();
+            let Some(job) = self.jobs.get(&key.job) else { continue };
+            if !job.places() {
+                continue;
+            }
+            let Some(group) = job.groups.get(&key.group) else { continue };
+            if group.state(at.slot) != StepState::Ready {
+                continue;
+            }
+            if let Origin::Live(_) = job.plan.step(at.slot.step).origin {
+                placed += usize::from(self.continue_live(now, at, records, commands));
+                continue;
+            }
+            let resources = job.resources(group, at.slot.step);
+            let charge = resources.charge();
+            let class = (charge.cpu.0, charge.memory.0, charge.disk.0, resources.limit.disk.0);
+            let detail = group.details.get(&at.slot);
+            let particular = detail.is_some_and(|d| !d.excluded.is_empty());
+            if full.contains(&class) && !particular {
+                continue;
+            }
+            let best = self.nodes.values().filter_map(|n| Score::of(n, at, &resources, detail)).min();
+            match best {
+                Some(score) => {
+                    let reservation = (charge, Phase::Starting);
+                    self.start(at, &score.node, None, reservation, records, commands);
+                    placed += 1;
+                }
+                None => {
+                    self.hold_if_never(at, &resources, records);
+                    if !particular {
+                        full.insert(class);
+                    }
+                }
+            }
+        }
+        false
+    }
+
+    /// The step goes on where its predecessor left the sandbox.
+    fn continue_live(
+        &mut self,
+        now: Now,
+        at: At,
+        records: &mut Vec<Record>,
+        commands: &mut Vec<Command>,
+    ) -> bool {
+        let Some(key) = self.sandbox_key(at) else { return false };
+        let holder =
+            self.nodes.values().find(|n| n.sandboxes.get(&key).is_some_and(|r| r.phase == Phase::Kept));
+        let Some(node) = holder else {
+            self.continue_elsewhere(now, at, records);
+            return false;
+        };
+        if !node.attached {
+            return false;
+        }
+        let reservation = &node.sandboxes[&key];
+        let (id, from, charge) = (node.id.clone(), reservation.attempt, reservation.charge);
+        self.start(at, &id, Some(from), (charge, Phase::Starting), records, commands);
+        true
+    }
+
+    fn start(
+        &mut self,
+        at: At,
+        node: &NodeId,
+        continue_from: Option<rollout::AttemptId>,
+        (charge, phase): (Request, Phase),
+        records: &mut Vec<Record>,
+        commands: &mut Vec<Command>,
+    ) {
+        let Some(key) = self.sandbox_key(at) else { return };
+        self.set_state(at, StepState::Running);
+        let Some(keep) = self.jobs.get(&at.group.job).map(|j| j.plan.continuation(at.slot.step).is_some())
+        else {
+            return;
+        };
+        let Some(incarnation) = self.nodes.get(node).map(|n| n.incarnation) else { return };
+        let Some(group) = self.group_mut(at.group) else { return };
+        let detail = group.detail(at.slot);
+        let attempt = at.attempt(detail.attempts);
+        detail.attempts += 1;
+        detail.generation = detail.generation.next();
+        detail.avoid = None;
+        let generation = detail.generation;
+        detail.place = Some(Place { node: node.clone(), incarnation, continue_from, started: false });
+        if let Some(node) = self.nodes.get_mut(node) {
+            node.reserve(key, Reservation { charge, attempt, generation, phase });
+        }
+        records.push(Record::AttemptPlaced {
+            attempt,
+            generation,
+            node: node.clone(),
+            incarnation,
+            continue_from,
+        });
+        let to = Target { node: node.clone(), incarnation, generation };
+        commands.push(Command::Start { to, attempt, continue_from, keep });
+    }
+
+    /// If there are nodes but none could ever hold the step, the job is held and says so.
+    fn hold_if_never(&mut self, at: At, resources: &Resources, records: &mut Vec<Record>) {
+        let attached: Vec<&Node> = self.nodes.values().filter(|n| n.attached).collect();
+        let excluded = |node: &Node| {
+            let group = self.jobs.get(&at.group.job).and_then(|j| j.groups.get(&at.group.index));
+            let detail = group.and_then(|g| g.details.get(&at.slot));
+            detail.is_some_and(|d| d.excluded.contains(&node.id))
+        };
+        if attached.is_empty() || attached.iter().any(|n| n.ever_fits(resources) && !excluded(n)) {
+            return;
+        }
+        let reason = never_fits(&attached, resources);
+        let Some(job) = self.jobs.get_mut(&at.group.job) else { return };
+        job.state = JobState::Held;
+        job.hold = Some(Hold::TooBig);
+        job.reason = format!("too_big_for_yard: step `{}` {reason}", job.plan.step(at.slot.step).name);
+        records.push(Record::JobState {
+            job: job.id,
+            state: JobState::Held,
+            reason: job.reason.clone(),
+            cancel_code: job.cancel.as_ref().map(|c| c.0),
+        });
+    }
+}
+
+/// What is asked and what the largest node has, for the dimension that fails.
+pub(crate) fn never_fits(nodes: &[&Node], resources: &Resources) -> String {
+    let charge = resources.charge();
+    let largest = |of: &dyn Fn(&Node) -> u64| {
+        let node = nodes.iter().max_by_key(|n| of(n));
+        node.map_or((0, String::new()), |n| (of(n), n.id.to_string()))
+    };
+    let (cpu, cpu_node) = largest(&|n| n.capacity.total.cpu.0);
+    if charge.cpu.0 > cpu {
+        return format!(
+            "asks cpu {}; the largest node {cpu_node} has {}",
+            charge.cpu,
+            rollout::MilliCpu(cpu)
+        );
+    }
+    let bytes = [
+        ("memory", charge.memory.0, largest(&|n| n.capacity.total.memory.0)),
+        ("disk", charge.disk.0, largest(&|n| n.capacity.total.disk.0)),
+        ("a disk limit of", resources.limit.disk.0, largest(&|n| n.capacity.disk_limit_max.0)),
+    ];
+    for (what, asked, (has, node)) in bytes {
+        if asked > has {
+            let (asked, has) = (rollout::Bytes(asked), rollout::Bytes(has));
+            return format!("asks {what} {asked}; the largest node {node} has {has}");
+        }
+    }
+    "fits each limit of some node but no node as a whole, or was refused for good by those it fits".to_owned()
+}

@@ -1,0 +1,59 @@
+//! The pass: what to do now, once per drained batch.
+
+use rollout::BootTime;
+use rollout::state::StepState;
+
+use crate::cluster::Cluster;
+use crate::command::Command;
+use crate::config::{EXPAND_GROUPS_MAX, Now, UNSEALED_GROUPS_MAX};
+use crate::record::Record;
+
+/// Records to commit, commands to send after that, and when to look again without an event.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct Plan {
+    pub records: Vec<Record>,
+    pub commands: Vec<Command>,
+    pub wake_at: Option<BootTime>,
+}
+
+impl Cluster {
+    pub fn plan(&mut self, now: Now) -> Plan {
+        let mut plan = Plan::default();
+        self.expire(now, &mut plan.records);
+        self.wake_backoffs(now);
+        let more = self.place(now, &mut plan.records, &mut plan.commands);
+        self.expand(&mut plan.commands);
+        let queued = std::mem::take(&mut self.outbox);
+        plan.commands.splice(0..0, queued);
+        let timers =
+            [self.backoff.first().map(|(due, _)| *due), self.nodes.values().map(|n| n.deadline).min()];
+        plan.wake_at = if more { Some(now.boot) } else { timers.into_iter().flatten().min() };
+        plan
+    }
+
+    fn wake_backoffs(&mut self, now: Now) {
+        while let Some(&(due, at)) = self.backoff.first() {
+            if due > now.boot {
+                break;
+            }
+            self.set_state(at, StepState::Ready);
+        }
+    }
+
+    /// Asks for the next rows of jobs that have room under `max_running`.
+    fn expand(&mut self, commands: &mut Vec<Command>) {
+        for job in self.jobs.values_mut() {
+            let unsealed = job.groups.len();
+            if !job.places() || job.expanding.is_some() || unsealed >= UNSEALED_GROUPS_MAX {
+                continue;
+            }
+            let room = job.plan.admission.max_running.saturating_sub(job.alive) / job.size();
+            let left = job.groups_total - job.next_group;
+            let count = room.min(left).min(EXPAND_GROUPS_MAX);
+            if count > 0 {
+                job.expanding = Some(count);
+                commands.push(Command::Expand { job: job.id, first: job.next_group, count });
+            }
+        }
+    }
+}

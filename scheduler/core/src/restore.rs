@@ -1,0 +1,206 @@
+//! Restart: the same cluster from what was stored.
+
+use rollout::state::{JobState, StepState};
+use rollout::{BootTime, NodeId, StepIndex};
+
+use crate::attempt::note_end;
+use crate::cluster::Cluster;
+use crate::command::Command;
+use crate::config::{Config, Now};
+use crate::event::{Capacity, Measured};
+use crate::job::{At, Group, Hold, Job, Place, Slot};
+use crate::node::{Node, Phase, Reservation, SandboxKey};
+use crate::record::{LeaseState, Record};
+use crate::snapshot::{AttemptSnapshot, GroupSnapshot, JobSnapshot, RolloutSnapshot, Snapshot};
+
+impl Cluster {
+    /// The cluster that stored `snapshot`. Known incarnations get a full lease before they can
+    /// expire; ready steps are found anew; closed groups are recorded again under their seq. The
+    /// records bring the store up to date where the snapshot shows work that became possible.
+    pub fn restore(config: Config, now: Now, snapshot: Snapshot) -> (Self, Vec<Record>) {
+        let mut cluster = Self::new(config);
+        let deadline = cluster.lease_deadline(now);
+        for node in snapshot.nodes.into_iter().filter(|n| n.lease == LeaseState::Alive) {
+            cluster.nodes.insert(node.node.clone(), unattached(node.node, node.incarnation, deadline));
+        }
+        let mut records = Vec::new();
+        for job in snapshot.jobs {
+            cluster.restore_job(now, job, &mut records);
+        }
+        (cluster, records)
+    }
+
+    fn restore_job(&mut self, now: Now, stored: JobSnapshot, records: &mut Vec<Record>) {
+        let mut job = Job::new(stored.job, stored.plan, stored.groups_total, stored.created_at);
+        job.state = stored.state;
+        job.next_group = stored.next_group;
+        job.next_seq = stored.next_seq;
+        job.groups_sealed = stored.groups_sealed;
+        job.totals = stored.totals;
+        if stored.state == JobState::Held {
+            let too_big = stored.reason.starts_with("too_big_for_yard");
+            job.hold = Some(if too_big { Hold::TooBig } else { Hold::Breaker });
+        }
+        if matches!(stored.state, JobState::Cancelling | JobState::Cancelled) {
+            job.cancel = Some((stored.cancel_code, stored.reason.clone()));
+        }
+        job.reason = stored.reason;
+        let id = job.id;
+        self.jobs.insert(id, job);
+        let indexes: Vec<u32> = stored.groups.iter().map(|g| g.index).collect();
+        for group in stored.groups {
+            self.restore_group(id, group);
+        }
+        for index in indexes {
+            let Some(job) = self.jobs.get(&id) else { return };
+            let group = job.group_id(index);
+            let size = job.size();
+            for member in 0..size {
+                self.requeue(group, member);
+                self.advance(now, group, member, records);
+            }
+        }
+        self.finish_if_done(id, records);
+    }
+
+    fn restore_group(&mut self, id: rollout::JobId, stored: GroupSnapshot) {
+        let Some(job) = self.jobs.get_mut(&id) else { return };
+        let group_id = job.group_id(stored.index);
+        let mut group = Group::new(stored.expanded, job.size(), job.plan.steps.len());
+        group.closed = stored.closed;
+        if let Some((seq, _)) = stored.closed {
+            self.outbox.push(Command::Record { group: group_id, seq });
+        }
+        let mut sandboxes = Vec::new();
+        for rollout in stored.rollouts {
+            let member = rollout.rollout.sample;
+            if (member as usize) < group.ends.len() {
+                restore_rollout(&mut group, &rollout);
+                if rollout.end.is_none() {
+                    sandboxes.extend(live_sandboxes(job, &group, &rollout));
+                }
+                group.ends[member as usize] = rollout.end;
+            }
+        }
+        let open = group.ends.iter().filter(|end| end.is_none()).count();
+        job.alive += u32::try_from(open).unwrap_or(0);
+        let charges: Vec<_> =
+            sandboxes.iter().map(|(at, ..)| job.resources(&group, at.slot.step).charge()).collect();
+        job.groups.insert(stored.index, group);
+        for ((at, attempt, phase), charge) in sandboxes.into_iter().zip(charges) {
+            let Some(key) = self.sandbox_key(at) else { continue };
+            if let Some(node) = self.node_of(&attempt.node, attempt.incarnation) {
+                let generation = attempt.generation;
+                node.reserve(key, Reservation { charge, attempt: attempt.attempt, generation, phase });
+            }
+        }
+    }
+
+    /// Steps that were on their way to run go on from `Waiting`; a running step whose node's
+    /// lease is gone ends by the loss path as soon as it is looked at.
+    fn requeue(&mut self, group: rollout::GroupId, member: u32) {
+        let Some(job) = self.jobs.get(&group.job) else { return };
+        for step in job.plan.clone().step_indices() {
+            let at = At { group, slot: Slot { member, step } };
+            let Some(g) = self.group_mut(group) else { return };
+            if matches!(g.state(at.slot), StepState::Ready | StepState::Backoff) {
+                g.set_state(at.slot, StepState::Waiting);
+            }
+        }
+    }
+
+    /// Attempts that the store shows as running on an incarnation whose lease it shows as lost:
+    /// only a crash between two batches of one loss could leave them, and one batch is one
+    /// transaction. Found by `check`.
+    pub(crate) fn homeless(&self) -> Vec<At> {
+        let mut found = Vec::new();
+        for job in self.jobs.values() {
+            for (&index, group) in &job.groups {
+                for (&slot, detail) in &group.details {
+                    let at = At { group: job.group_id(index), slot };
+                    let Some(place) = &detail.place else { continue };
+                    let key = SandboxKey { rollout: at.rollout(), head: job.plan.chain_head(slot.step) };
+                    let node = self.nodes.get(&place.node).filter(|n| n.incarnation == place.incarnation);
+                    if node.and_then(|n| n.sandboxes.get(&key)).is_none() {
+                        found.push(at);
+                    }
+                }
+            }
+        }
+        found
+    }
+}
+
+fn unattached(id: NodeId, incarnation: rollout::IncarnationId, deadline: BootTime) -> Node {
+    let total = rollout::quantity::Request::default();
+    Node {
+        id,
+        incarnation,
+        capacity: Capacity { total, sandboxes: 0, disk_limit_max: rollout::Bytes(0) },
+        measured: Measured::default(),
+        attached: false,
+        deadline,
+        sandboxes: std::collections::BTreeMap::new(),
+        used: total,
+    }
+}
+
+fn restore_rollout(group: &mut Group, stored: &RolloutSnapshot) {
+    let member = stored.rollout.sample;
+    for &(step, state) in &stored.steps {
+        let slot = Slot { member, step };
+        if group.holds(slot) {
+            group.set_state(slot, state);
+        }
+    }
+    for attempt in &stored.attempts {
+        let slot = Slot { member, step: attempt.attempt.step };
+        if !group.holds(slot) {
+            continue;
+        }
+        let detail = group.detail(slot);
+        detail.attempts = detail.attempts.max(attempt.attempt.attempt + 1);
+        detail.generation = detail.generation.max(attempt.generation);
+        match &attempt.outcome {
+            Some(outcome) => note_end(detail, outcome),
+            None => {
+                detail.place = Some(Place {
+                    node: attempt.node.clone(),
+                    incarnation: attempt.incarnation,
+                    continue_from: attempt.continue_from,
+                    started: false,
+                });
+                group.set_state(slot, StepState::Running);
+            }
+        }
+    }
+    for &(step, floor) in &stored.generations {
+        let slot = Slot { member, step };
+        if group.holds(slot) {
+            let detail = group.detail(slot);
+            detail.generation = detail.generation.max(floor);
+        }
+    }
+}
+
+/// Sandboxes that must still exist: of running attempts, and those kept for a step to come.
+fn live_sandboxes(job: &Job, group: &Group, stored: &RolloutSnapshot) -> Vec<(At, AttemptSnapshot, Phase)> {
+    let member = stored.rollout.sample;
+    let latest = |step: StepIndex| stored.attempts.iter().rfind(|a| a.attempt.step == step);
+    let mut found = Vec::new();
+    for step in job.plan.step_indices() {
+        let at = At { group: stored.rollout.group, slot: Slot { member, step } };
+        let Some(attempt) = latest(step) else { continue };
+        if attempt.outcome.is_none() {
+            found.push((at, attempt.clone(), Phase::Starting));
+        } else if attempt.kept && group.state(at.slot) == StepState::Succeeded {
+            let next = job.plan.continuation(step).map(|step| Slot { member, step });
+            let waits =
+                next.is_some_and(|n| !group.state(n).is_final() && group.state(n) != StepState::Running);
+            if waits {
+                found.push((at, attempt.clone(), Phase::Kept));
+            }
+        }
+    }
+    found
+}

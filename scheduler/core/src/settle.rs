@@ -1,0 +1,202 @@
+//! From the end of a step to the end of its rollout and its group.
+
+use rollout::failure::{Failure, Status};
+use rollout::outcome::Reward;
+use rollout::plan::{OnAgentTimeout, OnGraderTimeout, OnIncomplete, StepKind};
+use rollout::state::{GroupClosedAs, JobState, StepState};
+use rollout::{FailureCode, GroupId};
+
+use crate::cluster::Cluster;
+use crate::command::Command;
+use crate::config::Now;
+use crate::job::{At, Group, Hold, Job, Slot, Verdict};
+use crate::record::{Record, RolloutEnd};
+use crate::totals::is_success;
+
+impl Cluster {
+    /// A step's state changed: feed the breaker, then whoever waits for it.
+    pub(crate) fn after_end(
+        &mut self,
+        now: Now,
+        at: At,
+        code: Option<FailureCode>,
+        records: &mut Vec<Record>,
+    ) {
+        let Some(job) = self.jobs.get_mut(&at.group.job) else { return };
+        let settled = job.groups.get(&at.group.index).is_some_and(|g| g.state(at.slot).is_final());
+        if settled
+            && let Some(tripped) = job.record_end(at.slot.step, code)
+            && job.state == JobState::Running
+        {
+            job.state = JobState::Held;
+            job.hold = Some(Hold::Breaker);
+            job.reason = format!(
+                "more than half of the last {} ends of step `{}` failed with {tripped}; see one of them, then cancel the job",
+                crate::config::BREAKER_WINDOW,
+                job.plan.step(at.slot.step).name,
+            );
+            records.push(Record::JobState {
+                job: job.id,
+                state: JobState::Held,
+                reason: job.reason.clone(),
+                cancel_code: job.cancel.as_ref().map(|c| c.0),
+            });
+        }
+        self.advance(now, at.group, at.slot.member, records);
+    }
+
+    /// Moves every waiting step of a member as far as its needs allow, and ends the rollout when
+    /// nothing is left to do. `steps` is in topological order, so one sweep is enough.
+    pub(crate) fn advance(&mut self, now: Now, id: GroupId, member: u32, records: &mut Vec<Record>) {
+        let Some(job) = self.jobs.get(&id.job) else { return };
+        let (plan, cancelling) = (job.plan.clone(), job.cancel.is_some());
+        let Some(group) = job.groups.get(&id.index) else { return };
+        if group.ends[member as usize].is_some() {
+            return;
+        }
+        let broken = group.expanded.broken.is_some();
+        for step in plan.step_indices() {
+            let at = At { group: id, slot: Slot { member, step } };
+            let Some(group) = self.group_mut(id) else { return };
+            if group.state(at.slot) != StepState::Waiting {
+                continue;
+            }
+            let verdict = if broken { Verdict::Skip } else { group.verdict(&plan, at.slot) };
+            match verdict {
+                Verdict::Wait => {}
+                Verdict::Run if cancelling => self.record_state(at, StepState::Cancelled, records),
+                Verdict::Run => self.set_state(at, StepState::Ready),
+                Verdict::Skip => {
+                    self.record_state(at, StepState::Skipped, records);
+                }
+            }
+            // A chain that stops here needs its sandbox no more.
+            let stops = verdict == Verdict::Skip || verdict == Verdict::Run && cancelling;
+            if let Some(key) = self.sandbox_key(at).filter(|_| stops) {
+                self.free_kept(key);
+            }
+        }
+        self.end_rollout_if_settled(id, member, records);
+    }
+
+    fn end_rollout_if_settled(&mut self, id: GroupId, member: u32, records: &mut Vec<Record>) {
+        let Some(job) = self.jobs.get_mut(&id.job) else { return };
+        let success_at = job.success_at();
+        let Some(group) = job.groups.get(&id.index) else { return };
+        let mut steps = job.plan.step_indices().map(|step| Slot { member, step });
+        if !steps.all(|slot| group.state(slot).is_final()) {
+            return;
+        }
+        let end = rollout_end(job, group, member);
+        let at = At { group: id, slot: Slot { member, step: rollout::StepIndex(0) } };
+        job.totals.add_rollout(at.rollout(), &end, success_at);
+        job.alive -= 1;
+        records.push(Record::RolloutEnded { rollout: at.rollout(), end: end.clone() });
+        if let Some(group) = job.groups.get_mut(&id.index) {
+            group.ends[member as usize] = Some(end);
+        }
+        self.close_group_if_done(id, records);
+    }
+
+    fn close_group_if_done(&mut self, id: GroupId, records: &mut Vec<Record>) {
+        let Some(job) = self.jobs.get_mut(&id.job) else { return };
+        let (plan, success_at, seq) = (job.plan.clone(), job.success_at(), job.next_seq);
+        let Some(group) = job.groups.get_mut(&id.index) else { return };
+        if group.closed.is_some() || group.ends.iter().any(Option::is_none) {
+            return;
+        }
+        let ends = || group.ends.iter().flatten();
+        let count = |test: &dyn Fn(&RolloutEnd) -> bool| {
+            u32::try_from(ends().filter(|e| test(e)).count()).unwrap_or(0)
+        };
+        let valid = count(&|e| e.reward.is_some());
+        let successes = count(&|e| is_success(e, success_at));
+        let closed_as = if ends().any(|e| e.status == Status::Cancelled) {
+            GroupClosedAs::Cancelled
+        } else if valid == plan.group.size {
+            GroupClosedAs::Full
+        } else if plan.group.on_incomplete == OnIncomplete::Drop && valid < plan.group.min_valid {
+            GroupClosedAs::Dropped
+        } else {
+            GroupClosedAs::Short
+        };
+        group.closed = Some((seq, closed_as));
+        job.next_seq += 1;
+        job.totals.add_group(valid, successes);
+        records.push(Record::GroupClosed { group: id, seq, closed_as, valid });
+        self.outbox.push(Command::Record { group: id, seq });
+    }
+}
+
+/// The end of a rollout whose steps are all final.
+fn rollout_end(job: &Job, group: &Group, member: u32) -> RolloutEnd {
+    let plan = &job.plan;
+    if let Some(failure) = &group.expanded.broken {
+        return failed(failure.clone(), None);
+    }
+    let slots = || plan.step_indices().map(|step| Slot { member, step });
+    if slots().any(|slot| group.state(slot) == StepState::Cancelled) {
+        let (code, reason) = job.cancel.clone().unwrap_or((FailureCode::Cancelled, String::new()));
+        return failed(Failure::new(code, reason), None);
+    }
+    // A failure that leaves no valid reward is the one to name; else the first in plan order.
+    let failures: Vec<(Slot, &Failure)> = slots()
+        .filter(|&slot| group.state(slot) == StepState::Failed)
+        .filter_map(|slot| Some((slot, group.details.get(&slot)?.failure.as_ref()?)))
+        .collect();
+    let zeroed = |slot: Slot, failure: &Failure| {
+        let grader = plan.step(slot.step).grader.as_ref();
+        failure.code == FailureCode::GraderTimeout
+            && grader.is_some_and(|g| g.on_timeout == OnGraderTimeout::Zero)
+    };
+    let invalid =
+        failures.iter().find(|(slot, f)| !f.code.consequence().has_valid_reward && !zeroed(*slot, f));
+    let named = invalid.or(failures.first()).map(|(_, f)| (*f).clone());
+    let reward = if invalid.is_some() { None } else { reward(job, group, member) };
+    match named {
+        Some(failure) => failed(failure, reward),
+        None => RolloutEnd {
+            status: Status::Completed,
+            stop_reason: Some("stop".to_owned()),
+            failure: None,
+            reward,
+        },
+    }
+}
+
+fn failed(failure: Failure, reward: Option<Reward>) -> RolloutEnd {
+    let consequence = failure.code.consequence();
+    RolloutEnd {
+        status: consequence.status,
+        stop_reason: consequence.stop_reason.map(str::to_owned),
+        failure: Some(failure),
+        reward,
+    }
+}
+
+/// The last grader's reward; those of earlier graders become components named by their step.
+fn reward(job: &Job, group: &Group, member: u32) -> Option<Reward> {
+    let plan = &job.plan;
+    let zero = || Some(Reward { value: 0.0, components: Vec::new() });
+    let of = |slot: Slot| match group.state(slot) {
+        StepState::Succeeded => group.details.get(&slot)?.reward.clone(),
+        // `on_timeout: zero` of the grader itself; anything else was found invalid before.
+        StepState::Failed => zero(),
+        _ => match group.after_agent_timeout(plan, slot)? {
+            OnAgentTimeout::Zero => zero(),
+            OnAgentTimeout::Grade | OnAgentTimeout::Invalid => None,
+        },
+    };
+    let graders: Vec<Slot> = plan
+        .step_indices()
+        .filter(|&step| plan.step(step).kind == StepKind::Grader)
+        .map(|step| Slot { member, step })
+        .collect();
+    let (last, earlier) = graders.split_last()?;
+    let mut reward = of(*last)?;
+    for slot in earlier {
+        let value = of(*slot)?.value;
+        reward.components.push((plan.step(slot.step).name.to_string(), f64::from(value)));
+    }
+    Some(reward)
+}
