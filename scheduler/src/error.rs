@@ -36,8 +36,8 @@ pub enum Error {
     StoredSpec { job: JobId, problem: String },
     #[error("job {job}: its task rows cannot be read")]
     Rows { job: JobId, source: crate::rows::RowsError },
-    //BL #[error("cannot use the blob store {url}")]
-    //BL Blobs { url: String, source: blobs::Error },
+    #[error("cannot use the blob store {url}")]
+    Blobs { url: String, source: blobs::Error },
     #[error("the server stopped")]
     Serve { source: tonic::transport::Error },
     #[error("a task of the scheduler ended by a panic: {task}")]
@@ -62,7 +62,7 @@ impl Error {
             Self::StoreDiverged { .. } => "store_diverged",
             Self::StoredSpec { .. } => "stored_spec_invalid",
             Self::Rows { .. } => "rows_unreadable",
-            //BL Self::Blobs { .. } => "blobs_failed",
+            Self::Blobs { .. } => "blobs_failed",
             Self::Serve { .. } => "serve_failed",
             Self::Panicked { .. } => "internal",
         }

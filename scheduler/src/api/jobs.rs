@@ -2,8 +2,10 @@
 
 use std::time::Duration;
 
+use rollout::state::JobState;
 use rollout::{FailureCode, JobId, Timestamp};
 use rollout_wire::v1;
+use scheduler_core::counts::Counts;
 use tokio::sync::{mpsc, oneshot};
 use tokio_stream::wrappers::ReceiverStream;
 
@@ -11,7 +13,7 @@ use super::{
     ApiCode, ApiError, COMMIT_WAIT, JobsService, STREAM_MESSAGES_MAX, Stream, counts, job_id, page,
 };
 use crate::inbox::Input;
-use crate::store::JobRow;
+use crate::store::{JobCounts, JobRow};
 
 /// A watcher is told at most this often.
 const WATCH_INTERVAL: Duration = Duration::from_millis(500);
@@ -128,13 +130,56 @@ pub(super) async fn committed<T>(
     }
 }
 
+/// Sums of a job: from the core while it runs, from the store once it has ended.
 pub(super) async fn message(service: &JobsService, row: JobRow) -> Result<v1::Job, ApiError> {
     let job = row.job;
+    if !row.state.is_final()
+        && let Some(counts) = service.inbox.ask(move |cluster, _| cluster.counts(job)).await?
+    {
+        return Ok(of_core(row, counts));
+    }
     let facts = service.jobs.of(&row).await?;
-    let success_at = facts.success_at();
-    let sums = service.counts.get(&service.reads, job, success_at, row.state.is_final()).await?;
-    let (steps_running, steps_ready) =
-        if row.state.is_final() { (0, 0) } else { live_steps(service, job).await? };
+    let sums = service.counts.get(&service.reads, job, facts.success_at(), row.state.is_final()).await?;
+    Ok(of_store(row, &sums))
+}
+
+fn of_core(row: JobRow, counts: Counts) -> v1::Job {
+    let totals = counts.totals;
+    let failures = totals.failures.into_iter().map(|((domain, code), failure)| v1::FailureCount {
+        domain: domain.to_string(),
+        code: code.to_string(),
+        rollouts: failure.rollouts,
+        example: failure.example,
+        example_rollout: failure.example_rollout.to_string(),
+    });
+    let mut failures: Vec<_> = failures.collect();
+    failures.sort_by_key(|failure| std::cmp::Reverse(failure.rollouts));
+    #[allow(clippy::cast_precision_loss)]
+    let mean = |&(sum, groups): &(f64, u64)| (sum / groups as f64, groups);
+    v1::Job {
+        counts: Some(v1::Counts {
+            groups_total: counts.groups_total,
+            groups_closed: totals.groups_closed,
+            groups_sealed: counts.groups_sealed,
+            rollouts_total: counts.rollouts_total,
+            rollouts_admitted: counts.rollouts_admitted,
+            rollouts_ended: totals.rollouts_ended,
+            rollouts_valid: totals.rollouts_valid,
+            steps_running: counts.steps_running,
+            steps_ready: counts.steps_ready,
+        }),
+        rewards: Some(v1::Rewards {
+            count: totals.rollouts_valid,
+            sum: totals.reward_sum,
+            successes: totals.successes,
+            pass_at_k: pass_at_k(totals.pass_at_k.iter().map(mean)),
+        }),
+        failures,
+        ..head(row)
+    }
+}
+
+fn of_store(row: JobRow, sums: &JobCounts) -> v1::Job {
     let failures = sums.failures.iter().map(|failure| v1::FailureCount {
         domain: failure.domain.clone(),
         code: failure.code.clone(),
@@ -142,15 +187,7 @@ pub(super) async fn message(service: &JobsService, row: JobRow) -> Result<v1::Jo
         example: failure.example.clone(),
         example_rollout: failure.example_rollout.to_string(),
     });
-    let pass_at_k = counts::pass_at_k(&sums).into_iter().zip(1u32..);
-    Ok(v1::Job {
-        id: job.to_string(),
-        name: row.name,
-        state: row.state.as_str().to_owned(),
-        spec_hash: row.spec_hash,
-        table_root: row.table_root,
-        created_at_us: row.created_at.0,
-        finished_at_us: row.finished_at.map(|at| at.0),
+    v1::Job {
         counts: Some(v1::Counts {
             groups_total: u64::from(row.groups_total),
             groups_closed: sums.groups_closed,
@@ -159,19 +196,38 @@ pub(super) async fn message(service: &JobsService, row: JobRow) -> Result<v1::Jo
             rollouts_admitted: sums.admitted,
             rollouts_ended: sums.ended,
             rollouts_valid: sums.valid,
-            steps_running,
-            steps_ready,
+            steps_running: 0,
+            steps_ready: 0,
         }),
         rewards: Some(v1::Rewards {
             count: sums.valid,
             sum: sums.reward_sum,
             successes: sums.successes,
-            pass_at_k: pass_at_k.map(|((value, groups), k)| v1::PassAtK { k, value, groups }).collect(),
+            pass_at_k: pass_at_k(counts::pass_at_k(sums)),
         }),
         failures: failures.collect(),
+        ..head(row)
+    }
+}
+
+fn pass_at_k(values: impl IntoIterator<Item = (f64, u64)>) -> Vec<v1::PassAtK> {
+    let values = values.into_iter().zip(1u32..);
+    values.map(|((value, groups), k)| v1::PassAtK { k, value, groups }).collect()
+}
+
+fn head(row: JobRow) -> v1::Job {
+    v1::Job {
+        id: row.job.to_string(),
+        name: row.name,
+        state: row.state.as_str().to_owned(),
+        spec_hash: row.spec_hash,
+        table_root: row.table_root,
+        created_at_us: row.created_at.0,
+        finished_at_us: row.finished_at.map(|at| at.0),
         // Why the whole job ended early, if it did.
-        failure_message: (row.state == rollout::state::JobState::Cancelled).then(|| row.reason.clone()),
+        failure_message: (row.state == JobState::Cancelled).then(|| row.reason.clone()),
         reason: row.reason,
         group_size: row.group_size,
-    })
+        ..v1::Job::default()
+    }
 }

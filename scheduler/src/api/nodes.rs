@@ -23,8 +23,10 @@ pub(super) async fn list(service: &JobsService) -> Result<v1::ListNodesReply, Ap
         };
         nodes.insert(node.name.clone(), node);
     }
+    let ledger = service.inbox.ask(|cluster, _| cluster.nodes()).await?;
     for connected in service.links.list() {
-        let used = node_used(service, &connected.node).await?;
+        let used = ledger.iter().find(|node| node.node == connected.node).map(|node| node.used);
+        let used = used.unwrap_or_default();
         let total = connected.capacity.total;
         let node = v1::Node {
             name: connected.node.to_string(),
