@@ -47,7 +47,7 @@ pub struct JobsService {
     pub(crate) inbox: Inbox,
     pub(crate) commits: watch::Receiver<u64>,
     pub(crate) health: HealthBoard,
-    pub(crate) counts: counts::CountsCache,
+    pub(crate) counts: CountsCache,
     pub(crate) tasks: TaskTracker,
     pub(crate) stop: CancellationToken,
 }

@@ -22,7 +22,7 @@ use crate::health::HealthBoard;
 use crate::inbox::{Inbox, Input, PASS_INPUTS_MAX, Question, Submission, SubmitRefused, Submitted};
 use crate::jobs::Jobs;
 use crate::link::Links;
-use crate::store::{Batch, Reads, Writer};
+use crate::store::{Batch, NewJob, Reads, Writer};
 
 /// The longest sleep of the loop; only a guard, nothing depends on it.
 const SLEEP_MAX: Duration = Duration::from_secs(60);
@@ -216,7 +216,7 @@ impl Driver {
     /// submissions of the same pass.
     async fn submit(&mut self, pass: &mut Pass, now: Now, submission: Submission) {
         let Submission { new_job, plan, resume, reply } = submission;
-        let found = match self.find(pass, &new_job, resume).await {
+        let found = match self.find(&pass.keys, &pass.batch.new_jobs, &new_job, resume).await {
             Ok(found) => found,
             Err(error) => return drop(reply.send(Err(SubmitRefused::Store(error)))),
         };
@@ -238,11 +238,12 @@ impl Driver {
 
     async fn find(
         &self,
-        pass: &Pass,
-        new_job: &crate::store::NewJob,
+        keys: &BTreeMap<String, (JobId, String)>,
+        new_jobs: &[NewJob],
+        new_job: &NewJob,
         resume: bool,
     ) -> Result<Option<Result<Submitted, SubmitRefused>>, Error> {
-        let owner = match pass.keys.get(&new_job.idempotency_key) {
+        let owner = match keys.get(&new_job.idempotency_key) {
             Some(owner) => Some(owner.clone()),
             None => {
                 let row = self.reads.job_by_key(&new_job.idempotency_key).await?;
@@ -257,10 +258,10 @@ impl Driver {
         if !resume {
             return Ok(None);
         }
-        let same = |other: &&crate::store::NewJob| {
+        let same = |other: &&NewJob| {
             other.spec_hash == new_job.spec_hash && other.table_root == new_job.table_root
         };
-        let pending = pass.batch.new_jobs.iter().find(same).map(|other| other.job);
+        let pending = new_jobs.iter().find(same).map(|other| other.job);
         let stored = match pending {
             Some(job) => Some(job),
             None => {

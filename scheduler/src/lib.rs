@@ -21,6 +21,7 @@ mod link;
 mod listener;
 mod lock;
 mod recorder;
+mod route;
 mod rows;
 mod service;
 pub mod store;

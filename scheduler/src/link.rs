@@ -19,6 +19,7 @@ use scheduler_core::{Command, Event};
 use tokio::sync::{Notify, mpsc, oneshot, watch};
 
 pub use service::NodesService;
+pub(crate) use service::Welcome;
 pub(crate) use start::Starts;
 
 use crate::inbox::SessionId;

@@ -60,11 +60,10 @@ pub(crate) struct Recorder {
     pub health: HealthBoard,
     pub yard_id: String,
     pub stop: CancellationToken,
-    pub tables: BTreeMap<JobId, Tables>,
 }
 
 /// The tables of one job, open.
-pub(crate) struct Tables {
+struct Tables {
     facts: Arc<JobFacts>,
     root: PathBuf,
     /// Away while a blocking thread has it; not here after a panic.
@@ -78,10 +77,11 @@ pub(crate) struct Tables {
 }
 
 impl Recorder {
-    pub(crate) async fn run(mut self) {
+    pub(crate) async fn run(self) {
+        let mut open = BTreeMap::new();
         let mut backoff = BACKOFF_FIRST;
         loop {
-            let wait = match self.work().await {
+            let wait = match self.work(&mut open).await {
                 Ok(next) => {
                     self.health.recorder(None);
                     backoff = BACKOFF_FIRST;
@@ -107,11 +107,11 @@ impl Recorder {
 
     /// Writes what there is; says how long nothing is due. A job that fails does not hold up the
     /// others; the first error is told.
-    async fn work(&mut self) -> Result<Option<Duration>, RecordError> {
+    async fn work(&self, open: &mut BTreeMap<JobId, Tables>) -> Result<Option<Duration>, RecordError> {
         let mut next: Option<Duration> = None;
         let mut first_error = None;
         for job in self.jobs.reads().jobs_to_record().await? {
-            match self.work_on(job).await {
+            match self.work_on(open, job).await {
                 Ok(due) => next = next.into_iter().chain(due).min(),
                 Err(RecordError::Stopping(stopping)) => return Err(stopping.into()),
                 Err(error) => first_error = first_error.or(Some(error)),
@@ -120,19 +120,21 @@ impl Recorder {
         first_error.map_or(Ok(next), Err)
     }
 
-    async fn work_on(&mut self, job: JobId) -> Result<Option<Duration>, RecordError> {
-        if self.tables.get(&job).is_none_or(|tables| tables.writer.is_none()) {
-            self.tables.remove(&job);
-            let tables = self.open(job).await?;
-            self.tables.insert(job, tables);
-        }
-        let Some(mut tables) = self.tables.remove(&job) else { return Ok(None) };
+    async fn work_on(
+        &self,
+        open: &mut BTreeMap<JobId, Tables>,
+        job: JobId,
+    ) -> Result<Option<Duration>, RecordError> {
+        let mut tables = match open.remove(&job).filter(|tables| tables.writer.is_some()) {
+            Some(tables) => tables,
+            None => self.open(job).await?,
+        };
         let worked = self.write(job, &mut tables).await;
         // Kept after an error too: what was appended is in memory and is sealed later.
         let done = matches!(worked, Ok(true));
         let due = tables.due();
         if !done && tables.writer.is_some() {
-            self.tables.insert(job, tables);
+            open.insert(job, tables);
         }
         worked.map(|_| due)
     }

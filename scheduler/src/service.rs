@@ -1,6 +1,5 @@
 //! Starting and stopping: what is opened in which order, and which tasks live.
 
-use std::collections::BTreeMap;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -30,6 +29,7 @@ use crate::link::{Links, NodesService, Starts, Welcome};
 use crate::listener::{Connection, Listener};
 use crate::lock::DataDirLock;
 use crate::recorder::Recorder;
+use crate::route::Route;
 use crate::store;
 
 /// Connections accepted and not yet served.
@@ -130,7 +130,6 @@ impl Scheduler {
             health: health.clone(),
             yard_id,
             stop: stop.clone(),
-            tables: BTreeMap::new(),
         };
         let nodes_service = NodesService {
             links: links.clone(),
@@ -199,20 +198,18 @@ impl Parts {
         let Self { driver, recorder, nodes_service, jobs_service, listeners, tasks, lock } = self;
         let recorder = tokio::spawn(recorder.run());
         let incoming = accept(listeners, &tasks, &stop);
+        let route = Route {
+            nodes: NodesServer::new(nodes_service)
+                .max_decoding_message_size(MESSAGE_BYTES_MAX)
+                .max_encoding_message_size(MESSAGE_BYTES_MAX),
+            jobs: JobsServer::new(jobs_service)
+                .max_decoding_message_size(MESSAGE_BYTES_MAX)
+                .max_encoding_message_size(MESSAGE_BYTES_MAX),
+        };
         let server = Server::builder()
             .http2_keepalive_interval(Some(KEEPALIVE))
             .http2_keepalive_timeout(Some(KEEPALIVE))
-            .add_service(
-                NodesServer::new(nodes_service)
-                    .max_decoding_message_size(MESSAGE_BYTES_MAX)
-                    .max_encoding_message_size(MESSAGE_BYTES_MAX),
-            )
-            .add_service(
-                JobsServer::new(jobs_service)
-                    .max_decoding_message_size(MESSAGE_BYTES_MAX)
-                    .max_encoding_message_size(MESSAGE_BYTES_MAX),
-            )
-            .serve_with_incoming_shutdown(incoming, stop.clone().cancelled_owned());
+            .serve_with_incoming_shutdown(route, incoming, stop.clone().cancelled_owned());
         let mut server = tokio::spawn(server);
         let mut driver = tokio::spawn(driver.run());
 

@@ -2,7 +2,7 @@
 
 use rollout::quantity::{QUANTITY_MAX, Request};
 use rollout::text::shown;
-use rollout::{Bytes, Generation, IncarnationId, MilliCpu, NodeId, StepIndex};
+use rollout::{Bytes, Generation, IncarnationId, MilliCpu, NodeId};
 use rollout_wire::from_wire::{self, WireError};
 use rollout_wire::v1;
 use scheduler_core::event::{Capacity, Fence, Held, HeldPhase, Measured, RefusalClass};
@@ -151,7 +151,7 @@ mod tests {
         let held = v1::HeldAttempt {
             attempt: Some(v1::AttemptRef {
                 rollout: "j0000000000007-g0-s0".to_owned(),
-                step: StepIndex(0).0.into(),
+                step: 0,
                 attempt: 0,
             }),
             generation: 1,

@@ -8,7 +8,6 @@
 
 use std::time::Duration;
 
-use prost::Message;
 use rollout_wire::from_wire::WireError;
 use rollout_wire::{to_wire, v1};
 use scheduler_core::{Command, Event};
