@@ -8,12 +8,15 @@
 //! Words: Job > Group (one task row, n samples) > Rollout (one sample) > Step (DAG node) >
 //! Attempt (one try of a step, in a sandbox).
 
+pub mod expression;
 pub mod failure;
 pub mod ids;
 pub mod name;
 pub mod outcome;
 pub mod plan;
 pub mod quantity;
+pub mod resolve;
+pub mod spec;
 pub mod state;
 pub mod text;
 pub mod time;

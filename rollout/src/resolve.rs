@@ -1,0 +1,464 @@
+//! A plan and a row -> steps with every lookup done.
+
+use std::collections::BTreeMap;
+
+use serde_json::{Map, Value};
+use sha2::{Digest, Sha256};
+
+use crate::ids::{GroupId, JobId, RolloutId, StepIndex};
+use crate::name::Name;
+use crate::plan::{
+    CommandPlan, Field, FileContent, JobPlan, ResolvedCommand, ResolvedContent, ResolvedFile, ResolvedStep,
+    ResourcesPlan, StepPlan, Template,
+};
+use crate::quantity::Resources;
+use crate::spec::{self, DiagnosticCode};
+use crate::text::shown;
+use crate::time::Millis;
+
+/// The longest task id, in bytes.
+pub const TASK_ID_BYTES_MAX: usize = 256;
+
+/// What lookups find, beside what the plan itself says.
+#[derive(Debug, Clone, Copy)]
+pub struct Lookup<'a> {
+    pub row: &'a Map<String, Value>,
+    /// From [`task_id`].
+    pub task_id: &'a str,
+    pub group: GroupId,
+    /// Pass over the task set, from 0.
+    pub epoch: u32,
+    /// None where no rollout runs yet: `${rollout.…}` is then an error.
+    pub rollout: Option<RolloutId>,
+}
+
+/// A lookup that cannot be done, or whose value does not fit. Every text in it is escaped.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum ResolveError {
+    #[error("column `{column}` is missing")]
+    MissingColumn { column: String },
+    #[error("column `{column}` is {kind}; a lookup takes text, a number or a boolean")]
+    NotText { column: String, kind: &'static str },
+    #[error("`${{{lookup}}}` is not known here")]
+    NotKnown { lookup: String },
+    #[error("`{field}`: {problem}; expected {expected}")]
+    BadValue { field: String, problem: String, expected: String },
+    #[error("`{field}` has {bytes} bytes after its lookups; the limit is {limit} bytes")]
+    TooLong { field: String, bytes: usize, limit: usize },
+    #[error("step `{step}`: the client file `{path}` was not uploaded")]
+    MissingFile { step: Name, path: String },
+}
+
+/// What is wrong with a task row. Rows count from 0, as in `row-<index>`.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("row {row}: {problem}")]
+pub struct RowProblem {
+    pub row: u64,
+    /// The column at fault, if it is one.
+    pub column: Option<String>,
+    pub code: DiagnosticCode,
+    pub problem: ResolveError,
+}
+
+/// Every template of a step.
+pub(crate) fn step_templates(step: &StepPlan) -> impl Iterator<Item = &Template> {
+    let arguments = match &step.command {
+        CommandPlan::Argv(arguments) => arguments.as_slice(),
+        CommandPlan::Shell(_) => &[],
+    };
+    let files = step.files.iter().flat_map(|file| {
+        let content = match &file.content {
+            FileContent::Text(content) => Some(content),
+            FileContent::Client { .. } => None,
+        };
+        [Some(&file.path), content].into_iter().flatten()
+    });
+    let times = [&step.timeout, &step.start_timeout, &step.grace].into_iter().filter_map(per_row);
+    let resources: &[Field<u64>] = match &step.resources {
+        ResourcesPlan::PerRow(fields) => fields.as_slice(),
+        ResourcesPlan::Fixed(_) => &[],
+    };
+    std::iter::once(&step.image)
+        .chain(step.env.values())
+        .chain(arguments)
+        .chain(files)
+        .chain(times)
+        .chain(resources.iter().filter_map(per_row))
+}
+
+fn per_row<T>(field: &Field<T>) -> Option<&Template> {
+    match field {
+        Field::PerRow(template) => Some(template),
+        Field::Fixed(_) => None,
+    }
+}
+
+/// Where a lookup is done: which names have values.
+struct Names<'a> {
+    plan: &'a JobPlan,
+    job: Option<JobId>,
+    row: Option<&'a Map<String, Value>>,
+    lookup: Option<&'a Lookup<'a>>,
+    step: Option<(&'a StepPlan, &'a str)>,
+}
+
+impl Names<'_> {
+    fn expand(&self, template: &Template) -> Result<String, ResolveError> {
+        template.expand(|path| self.value(path))
+    }
+
+    fn value(&self, path: &[String]) -> Result<String, ResolveError> {
+        let parts: Vec<&str> = path.iter().map(String::as_str).collect();
+        let found = match parts.as_slice() {
+            ["job", "id"] => self.job.map(|job| job.to_string()),
+            ["job", "name"] => Some(self.plan.name.to_string()),
+            ["job", "hash"] => Some(self.plan.spec_hash.clone()),
+            ["job", "labels", key @ ..] => self.plan.labels.get(&key.join(".")).cloned(),
+            ["row", columns @ ..] => match self.row {
+                Some(row) => return row_value(row, columns),
+                None => None,
+            },
+            ["task", "id"] => self.lookup.map(|lookup| lookup.task_id.to_owned()),
+            ["group", "id"] => self.lookup.map(|lookup| lookup.group.to_string()),
+            ["group", "size"] => Some(self.plan.group.size.to_string()),
+            ["group", "epoch"] => self.lookup.map(|lookup| lookup.epoch.to_string()),
+            ["step", "name"] => self.step.map(|(step, _)| step.name.to_string()),
+            ["step", "hash"] => self.step.map(|(_, hash)| hash.to_owned()),
+            ["rollout", "id"] => self.rollout().map(|rollout| rollout.to_string()),
+            ["rollout", "sample_index"] => self.rollout().map(|rollout| rollout.sample.to_string()),
+            _ => None,
+        };
+        found.ok_or_else(|| ResolveError::NotKnown { lookup: shown(&path.join("."), 128) })
+    }
+
+    fn rollout(&self) -> Option<RolloutId> {
+        self.lookup.and_then(|lookup| lookup.rollout)
+    }
+}
+
+fn row_value(row: &Map<String, Value>, columns: &[&str]) -> Result<String, ResolveError> {
+    let column = || shown(&columns.join("."), 128);
+    let [first, nested @ ..] = columns else {
+        return Err(ResolveError::MissingColumn { column: column() });
+    };
+    let mut value = row.get(*first);
+    for key in nested {
+        value = value.and_then(|value| value.get(key));
+    }
+    let kind = match value {
+        None => return Err(ResolveError::MissingColumn { column: column() }),
+        Some(Value::String(text)) => return Ok(text.clone()),
+        Some(Value::Number(number)) => return Ok(number.to_string()),
+        Some(Value::Bool(boolean)) => return Ok(boolean.to_string()),
+        Some(Value::Null) => "null",
+        Some(Value::Array(_)) => "a list",
+        Some(Value::Object(_)) => "an object",
+    };
+    Err(ResolveError::NotText { column: column(), kind })
+}
+
+/// The id of a task: `tasks.id` of the spec, or `row-<index>`.
+///
+/// # Errors
+/// A column is missing or holds no text, or the id is empty, longer than [`TASK_ID_BYTES_MAX`] or
+/// not printable ASCII.
+pub fn task_id(plan: &JobPlan, index: u64, row: &Map<String, Value>) -> Result<String, ResolveError> {
+    let Some(template) = &plan.tasks.id else { return Ok(format!("row-{index}")) };
+    let id = Names { plan, job: None, row: Some(row), lookup: None, step: None }.expand(template)?;
+    if id.len() > TASK_ID_BYTES_MAX {
+        return Err(ResolveError::TooLong {
+            field: "tasks.id".to_owned(),
+            bytes: id.len(),
+            limit: TASK_ID_BYTES_MAX,
+        });
+    }
+    if id.trim().is_empty() || !id.bytes().all(|b| b == b' ' || b.is_ascii_graphic()) {
+        return Err(ResolveError::BadValue {
+            field: "tasks.id".to_owned(),
+            problem: format!("`{}` is not a task id", shown(&id, 64)),
+            expected: "printable ASCII".to_owned(),
+        });
+    }
+    Ok(id)
+}
+
+/// The folder of the tables, with its lookups done; none if the spec names none.
+///
+/// # Errors
+/// The path is empty, too long, a URL, or holds a control character.
+pub fn output_table(plan: &JobPlan, job: JobId) -> Result<Option<String>, ResolveError> {
+    let Some(template) = &plan.output.table else { return Ok(None) };
+    let table = Names { plan, job: Some(job), row: None, lookup: None, step: None }.expand(template)?;
+    spec::check_table(&table).map_err(|bad| ResolveError::BadValue {
+        field: "output.table".to_owned(),
+        problem: bad.message,
+        expected: bad.expected,
+    })?;
+    Ok(Some(table))
+}
+
+/// Whether a job can run this row: every column the spec uses is there, and every value fits
+/// where it goes.
+///
+/// # Errors
+/// The first problem, with the row's number and, where it is one, the column.
+pub fn check_row(plan: &JobPlan, index: u64, row: &Map<String, Value>) -> Result<(), RowProblem> {
+    let problem = |source: ResolveError| {
+        let (code, column) = match &source {
+            ResolveError::MissingColumn { column } => {
+                (DiagnosticCode::RowMissingColumn, Some(column.clone()))
+            }
+            ResolveError::NotText { column, .. } => (DiagnosticCode::RowBadValue, Some(column.clone())),
+            _ => (DiagnosticCode::RowBadValue, None),
+        };
+        RowProblem { row: index, column, code, problem: source }
+    };
+    for column in &plan.tasks.columns_used {
+        if !row.contains_key(column) {
+            return Err(problem(ResolveError::MissingColumn { column: shown(column, 128) }));
+        }
+    }
+    let task_id = task_id(plan, index, row).map_err(problem)?;
+    // Ids of any job and group have the same form: these stand in for the real ones.
+    let group = GroupId { job: JobId::from_bits(0), index: 0 };
+    let rollout = RolloutId { group, sample: 0, refill: 0 };
+    let lookup = Lookup { row, task_id: &task_id, group, epoch: 0, rollout: Some(rollout) };
+    for step in plan.step_indices() {
+        resolve(plan, step, &lookup, None).map_err(problem)?;
+    }
+    Ok(())
+}
+
+/// Step `index` with every lookup done. `client_files`: path as written in the spec -> sha256.
+///
+/// # Errors
+/// A lookup has no value here, or its value does not fit where it goes.
+pub fn resolve_step(
+    plan: &JobPlan,
+    index: StepIndex,
+    lookup: &Lookup<'_>,
+    client_files: &BTreeMap<String, String>,
+) -> Result<ResolvedStep, ResolveError> {
+    resolve(plan, index, lookup, Some(client_files))
+}
+
+/// Request and limit of the sandbox that step `index` runs in: the larger of each entry over the
+/// steps that use that sandbox in turn.
+///
+/// # Errors
+/// A lookup has no value here, its value is no quantity, or a request is over its limit.
+pub fn resolve_resources(
+    plan: &JobPlan,
+    index: StepIndex,
+    lookup: &Lookup<'_>,
+) -> Result<Resources, ResolveError> {
+    let mut chain = plan.chain(plan.chain_head(index)).into_iter();
+    let first = own_resources(plan, chain.next().unwrap_or(index), lookup)?;
+    chain.try_fold(first, |largest, step| Ok(largest.max(&own_resources(plan, step, lookup)?)))
+}
+
+fn own_resources(plan: &JobPlan, index: StepIndex, lookup: &Lookup<'_>) -> Result<Resources, ResolveError> {
+    let step = plan.step(index);
+    let fields = match &step.resources {
+        ResourcesPlan::Fixed(resources) => return Ok(*resources),
+        ResourcesPlan::PerRow(fields) => fields,
+    };
+    let names = names(plan, step, lookup, "");
+    let mut slots = [0; 7];
+    for ((slot, field), (side, key)) in slots.iter_mut().zip(fields.iter()).zip(spec::SLOTS) {
+        *slot = match field {
+            Field::Fixed(value) => *value,
+            Field::PerRow(template) => {
+                let text = names.expand(template)?;
+                spec::parse_slot(key, &text).ok_or_else(|| {
+                    let expected =
+                        if key == "cpu" { "cores such as 2, 0.5 or 500m" } else { "a size such as 512Mi" };
+                    bad(step, &format!("resources.{side}.{key}"), format!("`{}`", shown(&text, 40)), expected)
+                })?
+            }
+        };
+    }
+    if let Some((key, request, limit)) = spec::over_limit(&slots) {
+        let (request, limit) = (spec::show_slot(key, request), spec::show_slot(key, limit));
+        let problem = format!("the request {request} is more than the limit {limit}");
+        return Err(bad(
+            step,
+            &format!("resources.request.{key}"),
+            problem,
+            "a request of at most the limit",
+        ));
+    }
+    spec::from_slots(slots)
+        .ok_or_else(|| bad(step, "resources.limit.pids", "too large".to_owned(), "a smaller count"))
+}
+
+fn names<'a>(plan: &'a JobPlan, step: &'a StepPlan, lookup: &'a Lookup<'a>, hash: &'a str) -> Names<'a> {
+    let job = Some(lookup.group.job);
+    Names { plan, job, row: Some(lookup.row), lookup: Some(lookup), step: Some((step, hash)) }
+}
+
+fn field_of(step: &StepPlan, field: &str) -> String {
+    format!("{}.{field}", step.name)
+}
+
+fn bad(step: &StepPlan, field: &str, problem: String, expected: impl Into<String>) -> ResolveError {
+    ResolveError::BadValue { field: field_of(step, field), problem, expected: expected.into() }
+}
+
+fn resolve(
+    plan: &JobPlan,
+    index: StepIndex,
+    lookup: &Lookup<'_>,
+    client_files: Option<&BTreeMap<String, String>>,
+) -> Result<ResolvedStep, ResolveError> {
+    let step = plan.step(index);
+    let uses_hash =
+        step_templates(step).flat_map(Template::lookups).any(|path| path.join(".") == "step.hash");
+    let resources = resolve_resources(plan, index, lookup)?;
+    let resolved = with_hash(&names(plan, step, lookup, ""), step, resources, client_files)?;
+    if !uses_hash {
+        return Ok(resolved);
+    }
+    // The hash is over the step as it is without its own hash.
+    let hash = step_hash(&resolved);
+    with_hash(&names(plan, step, lookup, &hash), step, resources, client_files)
+}
+
+/// `sha256:<hex>` over what makes the workspace after the step: image, user, folder, command,
+/// environment and files.
+fn step_hash(step: &ResolvedStep) -> String {
+    let ResolvedStep { command, image, user, workdir, env, files, .. } = step;
+    let text = serde_json::json!([image, user, workdir, command, env, files]).to_string();
+    format!("sha256:{}", hex::encode(Sha256::digest(text.as_bytes())))
+}
+
+fn with_hash(
+    names: &Names<'_>,
+    step: &StepPlan,
+    resources: Resources,
+    client_files: Option<&BTreeMap<String, String>>,
+) -> Result<ResolvedStep, ResolveError> {
+    let image = names.expand(&step.image)?;
+    spec::check_image(&image).map_err(|mismatch| bad(step, "image", mismatch.message, mismatch.expected))?;
+    let (command, env) = arguments(names, step)?;
+    Ok(ResolvedStep {
+        name: step.name.clone(),
+        kind: step.kind,
+        command,
+        image,
+        user: step.user.clone(),
+        workdir: step.workdir.clone(),
+        env,
+        files: files(names, step, client_files)?,
+        outputs: step.outputs.clone(),
+        resources,
+        timeout: time(names, step, "timeout", &step.timeout)?,
+        start_timeout: time(names, step, "start_timeout", &step.start_timeout)?,
+        grace: time(names, step, "grace", &step.grace)?,
+        grader: step.grader.clone(),
+    })
+}
+
+fn time(
+    names: &Names<'_>,
+    step: &StepPlan,
+    name: &str,
+    field: &Field<Millis>,
+) -> Result<Millis, ResolveError> {
+    let template = match field {
+        Field::Fixed(time) => return Ok(*time),
+        Field::PerRow(template) => template,
+    };
+    let text = names.expand(template)?;
+    spec::check_step_field(name, &text)
+        .map_err(|mismatch| bad(step, name, mismatch.message, mismatch.expected))?;
+    text.parse().map_err(|quantity: crate::quantity::BadQuantity| {
+        bad(step, name, format!("`{}` is not a {}", quantity.shown, quantity.kind), quantity.expected)
+    })
+}
+
+fn arguments(
+    names: &Names<'_>,
+    step: &StepPlan,
+) -> Result<(ResolvedCommand, BTreeMap<String, String>), ResolveError> {
+    let mut total = 0;
+    let mut expand = |field: String, template: &Template| {
+        let text = names.expand(template)?;
+        if text.len() > spec::ARGUMENT_BYTES_MAX {
+            let field = field_of(step, &field);
+            return Err(ResolveError::TooLong { field, bytes: text.len(), limit: spec::ARGUMENT_BYTES_MAX });
+        }
+        if text.contains('\0') {
+            return Err(bad(step, &field, "holds a NUL character".to_owned(), "text without NUL characters"));
+        }
+        total += text.len();
+        Ok(text)
+    };
+    let command = match &step.command {
+        CommandPlan::Shell(text) => ResolvedCommand::Shell(text.clone()),
+        CommandPlan::Argv(arguments) => {
+            let arguments = arguments.iter().enumerate();
+            let expanded =
+                arguments.map(|(position, argument)| expand(format!("agent.command[{position}]"), argument));
+            ResolvedCommand::Argv(expanded.collect::<Result<_, _>>()?)
+        }
+    };
+    let env = step
+        .env
+        .iter()
+        .map(|(key, value)| Ok((key.clone(), expand(format!("env.{key}"), value)?)))
+        .collect::<Result<_, ResolveError>>()?;
+    if total > spec::ARGUMENTS_BYTES_MAX {
+        let field = format!("{}: command and env", step.name);
+        return Err(ResolveError::TooLong { field, bytes: total, limit: spec::ARGUMENTS_BYTES_MAX });
+    }
+    if let ResolvedCommand::Argv(arguments) = &command
+        && arguments.first().is_none_or(String::is_empty)
+    {
+        return Err(bad(step, "agent.command[0]", "is empty".to_owned(), "a program"));
+    }
+    Ok((command, env))
+}
+
+fn files(
+    names: &Names<'_>,
+    step: &StepPlan,
+    client_files: Option<&BTreeMap<String, String>>,
+) -> Result<Vec<ResolvedFile>, ResolveError> {
+    let mut total = 0;
+    let mut files = Vec::with_capacity(step.files.len());
+    for (position, file) in step.files.iter().enumerate() {
+        let path = names.expand(&file.path)?;
+        spec::check_path(&path, true).map_err(|mismatch| {
+            bad(step, &format!("files[{position}].path"), mismatch.message, mismatch.expected)
+        })?;
+        let content = match &file.content {
+            FileContent::Text(template) => {
+                let text = names.expand(template)?;
+                if text.len() > spec::FILE_BYTES_MAX {
+                    let field = field_of(step, &format!("files[{position}].content"));
+                    return Err(ResolveError::TooLong {
+                        field,
+                        bytes: text.len(),
+                        limit: spec::FILE_BYTES_MAX,
+                    });
+                }
+                total += text.len();
+                ResolvedContent::Text(text)
+            }
+            FileContent::Client { path } => match client_files {
+                // A check of rows: which blob it is makes no difference.
+                None => ResolvedContent::Blob(String::new()),
+                Some(known) => ResolvedContent::Blob(known.get(path).cloned().ok_or_else(|| {
+                    ResolveError::MissingFile { step: step.name.clone(), path: shown(path, 256) }
+                })?),
+            },
+        };
+        files.push(ResolvedFile { path, content, mode: file.mode });
+    }
+    if total > spec::FILES_BYTES_MAX {
+        let field = field_of(step, "files");
+        return Err(ResolveError::TooLong { field, bytes: total, limit: spec::FILES_BYTES_MAX });
+    }
+    Ok(files)
+}

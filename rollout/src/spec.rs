@@ -1,0 +1,133 @@
+//! The job spec: YAML or JSON text -> diagnostics, and the plan if there is no error.
+//!
+//! The text becomes a bounded tree with positions (`tree`); the tree is compared with the tables
+//! of fields (`walk`, `tables`), which also give the JSON Schema (`schema`); what fits is read
+//! into the plan (`job`, `steps`, `step`). An unreadable document stops at its first fault, and
+//! everything after that is reported at once.
+
+mod canonical;
+mod describe;
+mod diagnostic;
+mod fields;
+mod grammar;
+mod graph;
+mod job;
+mod models;
+mod render;
+mod resources;
+mod schedule;
+mod schema;
+mod step;
+mod steps;
+mod tables;
+mod tree;
+mod view;
+mod walk;
+
+pub use describe::{Description, describe};
+pub use diagnostic::{DIAGNOSTICS_MAX, Diagnostic, DiagnosticCode, Severity};
+pub use schema::schema;
+pub use tables::{
+    ARGUMENT_BYTES_MAX, ARGUMENTS_BYTES_MAX, ARGUMENTS_MAX, ARTIFACTS_MAX, COLUMNS_MAX, ENV_MAX, EPOCHS_MAX,
+    FILE_BYTES_MAX, FILES_BYTES_MAX, FILES_MAX, GROUP_SIZE_MAX, INLINE_ROWS_MAX, LABEL_BYTES_MAX, LABELS_MAX,
+    MATRIX_CELLS_MAX, MODELS_MAX, PATH_BYTES_MAX, RUNNING_MAX, SECRETS_MAX, SHELL_BYTES_MAX,
+};
+pub use tree::{DEPTH_MAX, EXPANDED_BYTES_MAX, KEY_BYTES_MAX, NODES_MAX, TEXT_BYTES_MAX};
+
+pub(crate) use grammar::{image as check_image, path as check_path, table as check_table};
+pub(crate) use resources::{SLOTS, from_slots, over_limit, parse_slot, show_slot};
+
+use crate::plan::JobPlan;
+
+/// What a check found.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Checked {
+    /// Sorted by position; at most [`DIAGNOSTICS_MAX`] and one that counts the rest.
+    pub diagnostics: Vec<Diagnostic>,
+    /// None iff there is an error.
+    pub plan: Option<JobPlan>,
+}
+
+impl Checked {
+    pub fn errors(&self) -> impl Iterator<Item = &Diagnostic> {
+        self.diagnostics.iter().filter(|diagnostic| diagnostic.severity == Severity::Error)
+    }
+
+    pub fn warnings(&self) -> impl Iterator<Item = &Diagnostic> {
+        self.diagnostics.iter().filter(|diagnostic| diagnostic.severity == Severity::Warning)
+    }
+
+    /// The diagnostics as a compiler prints them, over the text that was checked. Safe for a
+    /// terminal: everything unprintable is escaped. Empty if there is none.
+    pub fn render(&self, source: &str) -> String {
+        render::render(&self.diagnostics, source)
+    }
+}
+
+/// Checks a spec. `source_name` is the file as people should see it. Never panics, and refuses
+/// what is over a limit before it costs anything of that size.
+pub fn check(text: &str, source_name: &str) -> Checked {
+    let root = match tree::parse(text) {
+        Ok(root) => root,
+        Err(mut fault) => {
+            if fault.code == DiagnosticCode::ExpressionHere && !takes_lookup(&fault.path) {
+                let expected = fault.expected.take().unwrap_or_default();
+                fault.expected = Some(format!("{expected}; and `{}` takes no lookup", fault.path));
+            }
+            let mut sink = diagnostic::Sink::default();
+            sink.push(*fault);
+            return Checked { diagnostics: sink.finish(source_name), plan: None };
+        }
+    };
+    let mut sink = diagnostic::Sink::default();
+    let scope = walk::Scope::of(&root);
+    walk::Walk { source: text, scope: &scope, sink: &mut sink }.object(&root, &tables::JOB, "");
+    let plan = job::read(&root, &scope, &mut sink);
+    let plan = plan.filter(|_| !sink.has_errors());
+    Checked { diagnostics: sink.finish(source_name), plan }
+}
+
+/// Whether the field at `path` is known and expands lookups.
+fn takes_lookup(path: &str) -> bool {
+    use fields::{Expands, Shape};
+    let mut shape = Shape::Object(&tables::JOB);
+    for part in path.split(['.', '[']) {
+        let next = match shape {
+            Shape::Object(object) => object.field(part).map(|field| field.shape),
+            Shape::List { of, .. } | Shape::Map { of, .. } => Some(*of),
+            _ => None,
+        };
+        let Some(next) = next else { return false };
+        shape = match next {
+            Shape::Either { of, .. } => of[0],
+            other => other,
+        };
+    }
+    matches!(shape, Shape::Scalar(_, Expands::When(_) | Expands::Later))
+}
+
+/// A looked-up value of a scalar field of a step, such as `timeout`, against its table entry.
+pub(crate) fn check_step_field(name: &str, text: &str) -> Result<(), grammar::Mismatch> {
+    match tables::STEP.field(name).map(|field| field.shape) {
+        Some(fields::Shape::Scalar(grammar, _)) => grammar::check(grammar, text, true),
+        _ => Ok(()),
+    }
+}
+
+/// Paths on the client's machine that a submit uploads, as written, sorted, each once: the task
+/// file and `files[].from`. Relative ones are relative to the spec file.
+pub fn client_files(plan: &JobPlan) -> Vec<&str> {
+    use crate::plan::{FileContent, TaskSource};
+    let tasks = match &plan.tasks.source {
+        TaskSource::Jsonl { path } => Some(path.as_str()),
+        TaskSource::Inline(_) => None,
+    };
+    let files = plan.steps.iter().flat_map(|step| &step.files).filter_map(|file| match &file.content {
+        FileContent::Client { path } => Some(path.as_str()),
+        FileContent::Text(_) => None,
+    });
+    let mut paths: Vec<&str> = tasks.into_iter().chain(files).collect();
+    paths.sort_unstable();
+    paths.dedup();
+    paths
+}

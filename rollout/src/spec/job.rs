@@ -1,0 +1,369 @@
+//! The whole document -> the plan, and the rules that span several parts of it.
+
+use std::collections::BTreeMap;
+
+use serde_json::{Map, Value as Json};
+
+use super::canonical::spec_hash;
+use super::diagnostic::{Diagnostic, DiagnosticCode as Code, Sink, listed, quoted};
+use super::models;
+use super::steps::{self, Steps};
+use super::tables::{JOB, MATRIX_CELLS_MAX};
+use super::tree::{Node, Value, item_path};
+use super::view::View;
+use super::walk::{Scope, json_scalar};
+use crate::expression;
+use crate::plan::{
+    AdmissionPlan, Field, GroupPlan, JobPlan, OnIncomplete, OutputPlan, ShardPlan, Split, StepKind, StepPlan,
+    TaskSource, TasksPlan, Template,
+};
+use crate::resolve;
+use crate::time::Millis;
+
+const MAX_RUNNING: u32 = 256;
+const PRIORITY: u8 = 50;
+
+/// Reads a walked document. The plan is complete only if the sink holds no error afterwards.
+pub(crate) fn read(root: &Node, scope: &Scope, sink: &mut Sink) -> Option<JobPlan> {
+    let job = View::new(root, &JOB, "");
+    let harbor =
+        job.object("tasks").and_then(|tasks| tasks.object("from")).is_some_and(|from| from.has("harbor"));
+    if !job.has("steps") && !harbor {
+        let fault = Diagnostic::error(Code::MissingField, root.span, "steps", "`steps` is missing");
+        sink.push(fault.expected("`steps`: at least one step"));
+    }
+    for version in ["apiVersion", "kind"] {
+        job.find(version);
+    }
+    let models = models::check(&job, sink);
+    let group = group(&job, sink);
+    let admission = admission(&job, group.map_or(1, |group| group.size), sink);
+    let tasks = tasks(&job, sink);
+    let output = output(&job, scope, &models, sink);
+    check_matrix(&job, sink);
+    let steps = steps::read(&job, sink);
+    models::check_uses(&job, &steps.docs, &models, sink);
+    warn_steps(&job, &steps, &models, sink);
+    if sink.has_errors() {
+        return None;
+    }
+    let mut plan = JobPlan {
+        name: job.parse("name")?,
+        project: job.text("project").map(str::to_owned),
+        labels: labels(&job)?,
+        tasks: tasks?,
+        group: group?,
+        admission: admission?,
+        steps: steps.plan?,
+        output: output?,
+        timeout: job.text("timeout").map_or(Some(None), |text| text.parse().ok().map(Some))?,
+        spec_hash: spec_hash(root),
+    };
+    warn_timeout(&job, &plan, sink);
+    plan.tasks.columns_used = columns_used(&plan);
+    check_rows(&job, &plan, sink);
+    (!sink.has_errors()).then_some(plan)
+}
+
+fn labels(job: &View<'_>) -> Option<BTreeMap<String, String>> {
+    let entries = job.find("labels").map(|found| found.node.entries()).unwrap_or_default();
+    entries.iter().map(|entry| Some((entry.key.clone(), entry.value.text()?.to_owned()))).collect()
+}
+
+fn group(job: &View<'_>, sink: &mut Sink) -> Option<GroupPlan> {
+    let Some(view) = job.object("group") else {
+        return Some(GroupPlan { size: 1, min_valid: 1, on_incomplete: OnIncomplete::Deliver });
+    };
+    let size: u32 = view.text("size").map_or(Some(1), |text| text.parse().ok())?;
+    let default = size.min(2).max(size.saturating_mul(3).div_ceil(4));
+    let min_valid: u32 = view.text("min_valid").map_or(Some(default), |text| text.parse().ok())?;
+    if min_valid > size
+        && let Some(found) = view.find("min_valid")
+    {
+        let message = format!("`group.min_valid` {min_valid} is more than `group.size` {size}");
+        let fault = Diagnostic::error(Code::BadRelation, found.node.span, &found.path, message);
+        sink.push(fault.expected(format!("1 to {size}")));
+    }
+    if let (Some(over), Some(found)) = (view.parse::<u32>("over_sample"), view.find("over_sample"))
+        && over > size
+    {
+        let message = format!("`group.over_sample` {over} is more than `group.size` {size}");
+        let fault = Diagnostic::error(Code::BadRelation, found.node.span, &found.path, message);
+        sink.push(fault.expected(format!("0 to {size}")));
+    }
+    let on_incomplete = match view.text("on_incomplete") {
+        None | Some("deliver") => OnIncomplete::Deliver,
+        Some("drop") => OnIncomplete::Drop,
+        Some(_) => return None,
+    };
+    Some(GroupPlan { size, min_valid, on_incomplete })
+}
+
+fn admission(job: &View<'_>, size: u32, sink: &mut Sink) -> Option<AdmissionPlan> {
+    let default = AdmissionPlan { max_running: MAX_RUNNING.max(size), priority: PRIORITY };
+    let Some(view) = job.object("admission") else { return Some(default) };
+    for (given, other) in [("max_staleness", "batch_groups"), ("batch_groups", "max_staleness")] {
+        if let (Some(found), None) = (view.find(given), view.find(other)) {
+            let message = format!("`admission.{given}` without `admission.{other}`");
+            let fault = Diagnostic::error(Code::BadRelation, found.key_span, &found.path, message);
+            sink.push(fault.expected("both or neither"));
+        }
+    }
+    let over_sample = job.object("group").and_then(|group| group.parse::<u32>("over_sample")).unwrap_or(0);
+    let members = size.saturating_add(over_sample);
+    let max_running: u32 =
+        view.text("max_running").map_or(Some(default.max_running), |text| text.parse().ok())?;
+    if max_running < members
+        && let Some(found) = view.find("max_running")
+    {
+        let message =
+            format!("`admission.max_running` {max_running} cannot hold one group of {members} members");
+        let fault = Diagnostic::error(Code::BadRelation, found.node.span, &found.path, message);
+        sink.push(fault.expected(format!("at least {members}")));
+    }
+    let priority = view.text("priority").map_or(Some(PRIORITY), |text| text.parse().ok())?;
+    Some(AdmissionPlan { max_running, priority })
+}
+
+fn tasks(job: &View<'_>, sink: &mut Sink) -> Option<TasksPlan> {
+    let view = job.object("tasks")?;
+    let from = view.object("from")?;
+    let sources: Vec<_> = ["inline", "jsonl", "parquet", "harbor", "feed"]
+        .into_iter()
+        .filter_map(|key| Some((key, from.find(key)?)))
+        .collect();
+    match sources.as_slice() {
+        [] => {
+            let fault = Diagnostic::error(
+                Code::MissingField,
+                from.node.span,
+                &from.path,
+                "`tasks.from` names no source",
+            );
+            sink.push(fault.expected("`inline` or `jsonl`"));
+        }
+        [_] => {}
+        [(first, _), (second, found), ..] => {
+            let message = format!("`{second}` beside `{first}`: a job has one source");
+            let fault = Diagnostic::error(Code::BadRelation, found.key_span, &found.path, message);
+            sink.push(fault.expected("exactly one of `inline`, `jsonl`"));
+        }
+    }
+    for (key, belongs_to) in [("columns", "parquet"), ("agent", "harbor"), ("shared_as", "harbor")] {
+        if let Some(found) = from.find(key).filter(|_| !from.has(belongs_to)) {
+            let message = format!("`{key}` belongs to a `{belongs_to}` source");
+            sink.push(Diagnostic::error(Code::BadRelation, found.key_span, &found.path, message));
+        }
+    }
+    for beside in ["filter", "epochs"] {
+        if let Some(found) = view.find(beside).filter(|_| from.has("feed")) {
+            let message = format!("`{beside}` beside a `feed` source: rows come as they are sent");
+            let fault = Diagnostic::error(Code::BadRelation, found.key_span, &found.path, message);
+            sink.push(fault.expected(format!("no `{beside}`")));
+        }
+    }
+    let source = match (from.find("inline"), from.text("jsonl")) {
+        (Some(found), _) => {
+            let rows = found.node.items().iter().map(row);
+            TaskSource::Inline(rows.collect::<Option<_>>()?)
+        }
+        (None, Some(path)) => TaskSource::Jsonl { path: path.to_owned() },
+        (None, None) => return None,
+    };
+    let id = match view.text("id") {
+        None => None,
+        Some(text) => Some(expression::parse(text).ok()?),
+    };
+    let split = match view.text("split") {
+        None | Some("train") => Split::Train,
+        Some("eval") => Split::Eval,
+        Some(_) => return None,
+    };
+    let epochs = view.text("epochs").map_or(Some(1), |text| text.parse().ok())?;
+    Some(TasksPlan { source, id, split, epochs, columns_used: Vec::new() })
+}
+
+fn row(node: &Node) -> Option<Map<String, Json>> {
+    match json(node)? {
+        Json::Object(row) => Some(row),
+        _ => None,
+    }
+}
+
+fn json(node: &Node) -> Option<Json> {
+    Some(match &node.value {
+        Value::Scalar { .. } => json_scalar(node).ok()?,
+        Value::List(items) => Json::Array(items.iter().map(json).collect::<Option<_>>()?),
+        Value::Map(entries) => Json::Object(
+            entries
+                .iter()
+                .map(|entry| Some((entry.key.clone(), json(&entry.value)?)))
+                .collect::<Option<_>>()?,
+        ),
+    })
+}
+
+fn output(job: &View<'_>, scope: &Scope, models: &models::Models, sink: &mut Sink) -> Option<OutputPlan> {
+    let default =
+        OutputPlan { table: None, shard: ShardPlan::default(), columns: Vec::new(), artifacts: true };
+    let Some(view) = job.object("output") else { return Some(default) };
+    let artifacts = match view.find("include") {
+        None => true,
+        Some(found) => {
+            let items = found.node.items();
+            if let Some(tokens) =
+                items.iter().find(|item| item.text() == Some("tokens")).filter(|_| models.trained.is_empty())
+            {
+                let message = "`tokens` are recorded from trained models only, and the job has none";
+                let fault = Diagnostic::warning(Code::NoTokenColumns, tokens.span, &found.path, message);
+                sink.push(fault.expected("the list without `tokens`"));
+            }
+            items.iter().any(|item| item.text() == Some("artifacts"))
+        }
+    };
+    let columns = view.find("columns").map(|found| (found.path, found.node.items())).unwrap_or_default();
+    for (index, item) in columns.1.iter().enumerate() {
+        let (Some(known), Some(name)) = (&scope.columns, item.text()) else { continue };
+        if !known.iter().any(|column| column == name) {
+            let known = || known.iter().map(String::as_str);
+            let message = format!("the task rows have no column {}", quoted(name));
+            let fault =
+                Diagnostic::error(Code::UnknownName, item.span, &item_path(&columns.0, index), message);
+            sink.push(
+                fault.expected(format!("one of the columns {}", listed(known()))).nearest(name, known()),
+            );
+        }
+    }
+    let table = match view.text("table") {
+        None => None,
+        Some(text) => Some(expression::parse(text).ok()?),
+    };
+    let shard = match view.object("shard") {
+        None => ShardPlan::default(),
+        Some(shard) => ShardPlan {
+            rows: shard.text("rows").map_or(Some(default.shard.rows), |text| text.parse().ok())?,
+            bytes: shard.text("bytes").map_or(Some(default.shard.bytes), |text| text.parse().ok())?,
+            flush: shard.text("flush").map_or(Some(default.shard.flush), |text| text.parse().ok())?,
+        },
+    };
+    let columns = columns.1.iter().map(|item| item.text().map(str::to_owned)).collect::<Option<_>>()?;
+    Some(OutputPlan { table, shard, columns, artifacts })
+}
+
+fn check_matrix(job: &View<'_>, sink: &mut Sink) {
+    let Some(values) = job.object("matrix").and_then(|matrix| matrix.find("values")) else { return };
+    let cells = values
+        .node
+        .entries()
+        .iter()
+        .try_fold(1usize, |cells, entry| cells.checked_mul(entry.value.items().len()))
+        .unwrap_or(usize::MAX);
+    if cells > MATRIX_CELLS_MAX {
+        let message = format!("the matrix has {cells} combinations; the limit is {MATRIX_CELLS_MAX}");
+        sink.push(Diagnostic::error(Code::TooLarge, values.key_span, &values.path, message));
+    }
+}
+
+fn warn_steps(job: &View<'_>, steps: &Steps<'_>, models: &models::Models, sink: &mut Sink) {
+    let docs = &steps.docs;
+    let rewarded = docs.iter().any(|doc| doc.kind == StepKind::Grader || doc.own.has("session"));
+    if !rewarded && let Some(found) = job.find("steps").filter(|_| !docs.is_empty()) {
+        let message = "no step gives a reward: `reward` will be null in every row";
+        let fault = Diagnostic::warning(Code::NoReward, found.key_span, &found.path, message);
+        sink.push(fault.expected("a step with `grader`, if rewards are wanted"));
+    }
+    let trained: Vec<&str> = models.trained.iter().map(String::as_str).collect();
+    for doc in docs.iter().filter(|doc| super::step::lacks_tokens(doc, &trained)) {
+        let message = format!(
+            "the agent step {} records no token ids: its rows serve evaluation and SFT only",
+            quoted(&doc.name)
+        );
+        sink.push(Diagnostic::warning(Code::NoTokenColumns, doc.name_span, &doc.own.path, message));
+    }
+    let Some(graph) = steps.graph.as_ref().filter(|_| docs.len() > 1) else { return };
+    for (index, doc) in docs.iter().enumerate() {
+        let idle = doc.kind == StepKind::Run && !doc.own.has("outputs") && !doc.own.has("session");
+        if idle && !graph.is_needed(index) {
+            let message = format!(
+                "nothing uses the step {}: it feeds no reward, no output and no step",
+                quoted(&doc.name)
+            );
+            let fault = Diagnostic::warning(Code::UnreachableStep, doc.name_span, &doc.own.path, message);
+            sink.push(fault.expected("`outputs`, or a step that needs it"));
+        }
+    }
+}
+
+/// Names and time of the longest chain of steps, by their fixed timeouts (one attempt each).
+pub(crate) fn critical_path(steps: &[StepPlan]) -> (Vec<usize>, Millis) {
+    let own = |step: &StepPlan| match &step.timeout {
+        Field::Fixed(timeout) => timeout.0,
+        Field::PerRow(_) => 0,
+    };
+    let mut best: Vec<(u64, Option<usize>)> = Vec::new();
+    for step in steps {
+        let before = step.needs.iter().map(|need| usize::from(need.0)).max_by_key(|&need| best[need].0);
+        best.push((own(step) + before.map_or(0, |need| best[need].0), before));
+    }
+    let end = (0..steps.len()).max_by_key(|&step| (best[step].0, std::cmp::Reverse(step)));
+    let mut path: Vec<usize> = std::iter::successors(end, |&step| best[step].1).collect();
+    path.reverse();
+    (path, Millis(end.map_or(0, |step| best[step].0)))
+}
+
+fn warn_timeout(job: &View<'_>, plan: &JobPlan, sink: &mut Sink) {
+    let (path, total) = critical_path(&plan.steps);
+    let (Some(timeout), Some(found)) = (plan.timeout, job.find("timeout")) else { return };
+    if timeout < total {
+        let names: Vec<&str> = path.iter().map(|&step| plan.steps[step].name.as_str()).collect();
+        let message = format!(
+            "the job's timeout {timeout} is shorter than one rollout may take: {} can run for {total}",
+            names.join(" -> ")
+        );
+        let fault = Diagnostic::warning(Code::TimeoutShort, found.node.span, &found.path, message);
+        sink.push(fault.expected(format!("at least {total}")));
+    }
+}
+
+/// Every template of the plan.
+pub(crate) fn templates(plan: &JobPlan) -> impl Iterator<Item = &Template> {
+    let steps = plan.steps.iter().flat_map(resolve::step_templates);
+    plan.tasks.id.iter().chain(&plan.output.table).chain(steps)
+}
+
+fn columns_used(plan: &JobPlan) -> Vec<String> {
+    let looked_up = templates(plan).flat_map(Template::lookups).filter_map(|lookup| match lookup {
+        [root, column, ..] if root == "row" => Some(column.clone()),
+        _ => None,
+    });
+    let mut columns: Vec<String> = looked_up.chain(plan.output.columns.iter().cloned()).collect();
+    columns.sort_unstable();
+    columns.dedup();
+    columns
+}
+
+/// Inline rows are known now, so their problems are too.
+fn check_rows(job: &View<'_>, plan: &JobPlan, sink: &mut Sink) {
+    let TaskSource::Inline(rows) = &plan.tasks.source else { return };
+    let Some(found) =
+        job.object("tasks").and_then(|tasks| tasks.object("from")).and_then(|from| from.find("inline"))
+    else {
+        return;
+    };
+    let mut ids: BTreeMap<String, usize> = BTreeMap::new();
+    for (index, (row, node)) in rows.iter().zip(found.node.items()).enumerate() {
+        let path = item_path(&found.path, index);
+        let number = u64::try_from(index).unwrap_or(u64::MAX);
+        let span = super::tree::Span { width: 1, ..node.span };
+        if let Err(problem) = resolve::check_row(plan, number, row) {
+            sink.push(Diagnostic::error(problem.code, span, &path, problem.to_string()));
+            continue;
+        }
+        let Ok(id) = resolve::task_id(plan, number, row) else { continue };
+        if let Some(first) = ids.insert(id.clone(), index) {
+            let message = format!("row {index} has the task id {}, as row {first} has", quoted(&id));
+            let fault = Diagnostic::error(Code::DuplicateTask, span, &path, message);
+            sink.push(fault.expected("a different `tasks.id` for every row"));
+        }
+    }
+}

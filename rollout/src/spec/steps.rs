@@ -1,0 +1,350 @@
+//! The list of steps: kinds, workspaces, and the plan's order.
+
+use super::diagnostic::{Diagnostic, DiagnosticCode as Code, Sink, listed, quoted};
+use super::graph::{self, Graph, GraphStep};
+use super::step;
+use super::tables::{DEFAULTS, STEP};
+use super::tree::{Node, Span, item_path};
+use super::view::{Layered, View};
+use crate::ids::StepIndex;
+use crate::plan::{Origin, STEPS_MAX, StepKind, StepPlan};
+
+/// A step of the document.
+#[derive(Debug)]
+pub(crate) struct StepDoc<'t> {
+    pub name: String,
+    pub name_span: Span,
+    pub kind: StepKind,
+    pub own: View<'t>,
+    /// The step over `defaults`.
+    pub all: Layered<'t>,
+}
+
+/// Where a workspace comes from, in document indices.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Start {
+    Image,
+    Live(usize),
+}
+
+/// The word of `from` that is no step.
+const IMAGE: &str = "image";
+
+pub(crate) struct Steps<'t> {
+    pub docs: Vec<StepDoc<'t>>,
+    pub graph: Option<Graph>,
+    /// In plan order; none if any step has an error that keeps it from being planned.
+    pub plan: Option<Vec<StepPlan>>,
+}
+
+pub(crate) fn read<'t>(root: &View<'t>, sink: &mut Sink) -> Steps<'t> {
+    let list: &'t [Node] = root.find("steps").map_or(&[], |found| found.node.items());
+    let defaults = root.find("defaults").map(|found| View::new(found.node, &DEFAULTS, found.path));
+    let docs: Vec<StepDoc<'t>> =
+        list.iter().enumerate().map(|(index, node)| read_doc(node, index, defaults.clone(), sink)).collect();
+    let graph_steps: Vec<GraphStep> = docs.iter().map(graph_step).collect();
+    let Some(graph) = graph::check(&graph_steps, sink) else {
+        return Steps { docs, graph: None, plan: None };
+    };
+    let starts = starts(&docs, &graph, sink);
+    let plan = plan(&docs, &graph, &starts, sink);
+    Steps { docs, graph: Some(graph), plan }
+}
+
+fn read_doc<'t>(node: &'t Node, index: usize, defaults: Option<View<'t>>, sink: &mut Sink) -> StepDoc<'t> {
+    let own = View::new(node, &STEP, item_path("steps", index));
+    let name = own.find("name");
+    let name_span = name.as_ref().map_or(node.span, |found| found.node.span);
+    let text = name.as_ref().and_then(|found| found.node.text()).unwrap_or_default().to_owned();
+    if text == IMAGE {
+        let fault = Diagnostic::error(
+            Code::BadValue,
+            name_span,
+            &format!("{}.name", own.path),
+            "a step cannot be called `image`: `from: image` means the image",
+        );
+        sink.push(fault.expected("another name"));
+    }
+    let kind = match (own.has("grader"), own.has("agent")) {
+        (true, _) => StepKind::Grader,
+        (false, true) => StepKind::Agent,
+        (false, false) => StepKind::Run,
+    };
+    check_work(&own, kind, sink);
+    StepDoc { name: text, name_span, kind, all: Layered::new(Some(own.clone()), defaults), own }
+}
+
+/// Exactly one of `run`, `agent`, `session` gives the work; a grader uses `run`.
+fn check_work(own: &View<'_>, kind: StepKind, sink: &mut Sink) {
+    let given: Vec<_> =
+        ["run", "agent", "session"].into_iter().filter_map(|key| Some((key, own.find(key)?))).collect();
+    match given.as_slice() {
+        [] => {
+            let path = format!("{}.run", own.path);
+            let expected =
+                if kind == StepKind::Grader { "`run`, as this is a grader" } else { "`run` or `agent`" };
+            let message = format!("{} has nothing to do", quoted(&own.path));
+            sink.push(
+                Diagnostic::error(Code::MissingField, own.node.span, &path, message).expected(expected),
+            );
+        }
+        [(key, found)] if kind == StepKind::Grader && *key != "run" => {
+            let message = format!("a grader cannot have `{key}`");
+            let fault = Diagnostic::error(Code::BadRelation, found.key_span, &found.path, message);
+            sink.push(fault.expected("`run` beside `grader`"));
+        }
+        [_] => {}
+        [(first, _), (second, found), ..] => {
+            let message = format!("`{second}` beside `{first}`: a step does one of them");
+            let fault = Diagnostic::error(Code::BadRelation, found.key_span, &found.path, message);
+            sink.push(fault.expected("exactly one of `run`, `agent`, `session`"));
+        }
+    }
+}
+
+fn graph_step(doc: &StepDoc<'_>) -> GraphStep {
+    let needs = doc.own.find("needs").map(|found| found.node.items()).unwrap_or_default();
+    // A list over its limit has been refused as a whole.
+    let needs = if needs.len() > STEPS_MAX { &[] } else { needs };
+    let needs = needs.iter().filter_map(|need| Some((need.text()?.to_owned(), need.span))).collect();
+    GraphStep { name: doc.name.clone(), name_span: doc.name_span, path: doc.own.path.clone(), needs }
+}
+
+/// In topological order, so that what a step starts from is known before its needers ask.
+fn starts(docs: &[StepDoc<'_>], graph: &Graph, sink: &mut Sink) -> Vec<Option<Start>> {
+    let mut starts: Vec<Option<Start>> = vec![None; docs.len()];
+    let mut continued: Vec<Option<usize>> = vec![None; docs.len()];
+    for &index in &graph.order {
+        check_per(docs, graph, index, sink);
+        let start = start(docs, graph, index, &starts, sink);
+        starts[index] = start;
+        let Some(Start::Live(before)) = start else { continue };
+        if let Some(first) = continued[before] {
+            let doc = &docs[index];
+            let (span, path) = from_place(doc);
+            let message = format!(
+                "{} and {} both go on in the sandbox of {}; a second continuation needs a checkpoint, which is not available yet",
+                quoted(&docs[first].name),
+                quoted(&doc.name),
+                quoted(&docs[before].name)
+            );
+            let fault = Diagnostic::error(Code::NotAvailableYet, span, &path, message);
+            sink.push(
+                fault.expected("`from: image` with what it needs as `inputs`, or one step after the other"),
+            );
+        } else {
+            continued[before] = Some(index);
+        }
+    }
+    starts
+}
+
+/// The place to complain about a step's workspace: `from` if written, else the name.
+fn from_place(doc: &StepDoc<'_>) -> (Span, String) {
+    match doc.own.find("from") {
+        Some(found) => (found.node.span, found.path),
+        None => (doc.name_span, format!("{}.from", doc.own.path)),
+    }
+}
+
+fn check_per(docs: &[StepDoc<'_>], graph: &Graph, index: usize, sink: &mut Sink) {
+    let per_group = |doc: &StepDoc<'_>| doc.all.text("per") == Some("group");
+    let doc = &docs[index];
+    if !per_group(doc) {
+        return;
+    }
+    let Some(found) = doc.all.find("per") else { return };
+    if doc.kind != StepKind::Run || doc.own.has("session") {
+        let message = format!("{} runs once a group and is not a run step", quoted(&doc.name));
+        let fault = Diagnostic::error(Code::BadRelation, found.node.span, &found.path, message);
+        sink.push(fault.expected("`per: group` on run steps only"));
+    }
+    for &need in graph.needs[index].iter().filter(|&&need| !per_group(&docs[need])) {
+        let message = format!(
+            "{} runs once a group and needs {}, which runs once a rollout",
+            quoted(&doc.name),
+            quoted(&docs[need].name)
+        );
+        let fault = Diagnostic::error(Code::GroupNeedsRollout, found.node.span, &found.path, message);
+        sink.push(fault.expected("needs that run once a group too"));
+    }
+}
+
+fn start(
+    docs: &[StepDoc<'_>],
+    graph: &Graph,
+    index: usize,
+    starts: &[Option<Start>],
+    sink: &mut Sink,
+) -> Option<Start> {
+    let doc = &docs[index];
+    let grader = doc.kind == StepKind::Grader;
+    let isolate = doc.all.find("isolate");
+    let fresh = match isolate.as_ref().and_then(|found| found.node.text()) {
+        Some("fresh") => true,
+        Some(_) => false,
+        None => grader,
+    };
+    let (span, path) = from_place(doc);
+    let needs = &graph.needs[index];
+    let unavailable = |message: String, expected: &str| {
+        Some(Diagnostic::error(Code::NotAvailableYet, span, &path, message).expected(expected))
+    };
+    let names = |steps: &[usize]| listed(steps.iter().map(|&step| docs[step].name.as_str()));
+    let (start, fault) = match doc.own.text("from") {
+        Some(IMAGE) => (Some(Start::Image), None),
+        Some(from) => match docs.iter().position(|other| other.name == from) {
+            None => {
+                let known = || docs.iter().map(|other| other.name.as_str()).filter(|name| !name.is_empty());
+                let message = format!("there is no step {}", quoted(from));
+                let fault = Diagnostic::error(Code::UnknownStep, span, &path, message);
+                let expected = format!("`image`, or one of {}", listed(known()));
+                (None, Some(fault.expected(expected).nearest(from, known().chain([IMAGE]))))
+            }
+            Some(before) if !graph.is_ancestor(before, index) => {
+                let message = format!("{} need not have run before {}", quoted(from), quoted(&doc.name));
+                let fault = Diagnostic::error(Code::NotAncestor, span, &path, message);
+                (
+                    None,
+                    Some(fault.expected(format!("{} in the `needs` of {}", quoted(from), quoted(&doc.name)))),
+                )
+            }
+            Some(before) if fresh => {
+                let message = format!(
+                    "a fresh sandbox with the workspace of {} needs a checkpoint, which is not available yet",
+                    quoted(&docs[before].name)
+                );
+                let expected = if grader {
+                    "no `from`, with the files to grade as `inputs`; or `isolate: reuse` to grade in the same sandbox"
+                } else {
+                    "`isolate: reuse`, or `from: image`"
+                };
+                (None, unavailable(message, expected))
+            }
+            Some(before) if !needs.contains(&before) => {
+                let message = format!(
+                    "{} is not needed directly, so its workspace needs a checkpoint, which is not available yet",
+                    quoted(from)
+                );
+                let expected = format!("one of the direct needs ({}), or `image`", names(needs));
+                (None, unavailable(message, &expected))
+            }
+            Some(before) => (Some(Start::Live(before)), None),
+        },
+        None => match needs.as_slice() {
+            [] => (Some(Start::Image), None),
+            [_, _, ..] => {
+                let message = format!(
+                    "{} needs several steps and does not say where it starts from",
+                    quoted(&doc.name)
+                );
+                let fault = Diagnostic::error(Code::FromAmbiguous, span, &path, message);
+                (None, Some(fault.expected(format!("`from` with one of {}, `image`", names(needs)))))
+            }
+            &[need] if grader => match starts[need] {
+                Some(Start::Live(before)) => {
+                    let message = format!(
+                        "by default {} starts where {} started: with the workspace of {}, which needs a checkpoint, and checkpoints are not available yet",
+                        quoted(&doc.name),
+                        quoted(&docs[need].name),
+                        quoted(&docs[before].name)
+                    );
+                    (None, unavailable(message, "`from: image`, with the files to grade as `inputs`"))
+                }
+                start => (start, None),
+            },
+            &[need] if fresh => {
+                let message = format!(
+                    "a fresh sandbox with the workspace of {} needs a checkpoint, which is not available yet",
+                    quoted(&docs[need].name)
+                );
+                (None, unavailable(message, "no `isolate: fresh`, or `from: image`"))
+            }
+            &[need] => (Some(Start::Live(need)), None),
+        },
+    };
+    sink_all(fault, sink);
+    if grader {
+        check_grader_view(doc, start, fresh, sink);
+    }
+    start
+}
+
+fn sink_all(fault: Option<Diagnostic>, sink: &mut Sink) {
+    if let Some(fault) = fault {
+        sink.push(fault);
+    }
+}
+
+/// What a grader can see.
+fn check_grader_view(doc: &StepDoc<'_>, start: Option<Start>, fresh: bool, sink: &mut Sink) {
+    let inputs = doc.own.find("inputs").is_some_and(|found| !found.node.items().is_empty());
+    if !inputs && !doc.own.has("from") {
+        let path = format!("{}.inputs", doc.own.path);
+        let message = format!(
+            "the grader {} has neither `inputs` nor `from`: it sees nothing of the work",
+            quoted(&doc.name)
+        );
+        let fault = Diagnostic::error(Code::GraderSeesNothing, doc.name_span, &path, message);
+        sink.push(
+            fault.expected("`inputs: [{artifact: step.output, path: /in/file}]` with an output of the work"),
+        );
+    }
+    match start {
+        Some(Start::Live(_)) => {
+            let (span, path) = from_place(doc);
+            let message = format!(
+                "the grader {} works in the sandbox it grades: what the work left there can change the reward",
+                quoted(&doc.name)
+            );
+            let fault = Diagnostic::warning(Code::GraderSeesAgentWorkspace, span, &path, message);
+            sink.push(fault.expected("no `from`, with the files to grade as `inputs`"));
+        }
+        Some(Start::Image) if !fresh => {
+            if let Some(isolate) = doc.own.find("isolate") {
+                let message = "`isolate: reuse` has nothing to reuse: the grader starts from the image";
+                let fault = Diagnostic::error(Code::BadRelation, isolate.node.span, &isolate.path, message);
+                sink.push(fault.expected("`from` with the step whose sandbox is reused, or no `isolate`"));
+            }
+        }
+        _ => {}
+    }
+}
+
+fn plan(
+    docs: &[StepDoc<'_>],
+    graph: &Graph,
+    starts: &[Option<Start>],
+    sink: &mut Sink,
+) -> Option<Vec<StepPlan>> {
+    let mut places = vec![StepIndex(0); docs.len()];
+    for (place, &index) in (0u8..).zip(&graph.order) {
+        places[index] = StepIndex(place);
+    }
+    let mut steps: Vec<Option<StepPlan>> = Vec::new();
+    let mut images = vec![None; docs.len()];
+    for &index in &graph.order {
+        let doc = &docs[index];
+        let before = match starts[index] {
+            Some(Start::Live(before)) => images[before].clone(),
+            _ => None,
+        };
+        let image =
+            step::image(doc, matches!(starts[index], Some(Start::Live(_))).then_some(before).flatten(), sink);
+        images[index].clone_from(&image);
+        let inputs = step::inputs(docs, graph, index, &places, sink);
+        let mut needs: Vec<StepIndex> = graph.needs[index].iter().map(|&need| places[need]).collect();
+        needs.sort_unstable();
+        let origin = starts[index].map(|start| match start {
+            Start::Image => Origin::Image,
+            Start::Live(before) => Origin::Live(places[before]),
+        });
+        let rest = step::read(doc, sink);
+        let step = (|| {
+            let (origin, image, inputs) = (origin?, image?, inputs?);
+            Some(StepPlan { needs, origin, image, inputs, ..rest? })
+        })();
+        steps.push(step);
+    }
+    steps.into_iter().collect()
+}
