@@ -80,6 +80,8 @@ pub enum Error {
     NotATable { path: PathBuf },
     #[error("{} has {found} bytes, more than {max}", path.display())]
     FileTooLarge { path: PathBuf, found: u64, max: u64 },
+    #[error("{} has more than {max} files", path.display())]
+    TooManyFiles { path: PathBuf, max: usize },
 }
 
 impl Error {

@@ -31,6 +31,9 @@ pub(crate) const SUFFIX_ASIDE: &str = ".arrows.aside";
 /// The largest shard file read, in bytes.
 pub(crate) const SHARD_BYTES_MAX: u64 = 2 << 30;
 
+/// The most files in the folder of a table.
+pub(crate) const FILES_MAX: usize = 1 << 22;
+
 const ALIGNMENT: usize = 64;
 /// Continuation marker and a length of 0.
 const END_OF_STREAM: [u8; 8] = [0xff, 0xff, 0xff, 0xff, 0, 0, 0, 0];
@@ -130,11 +133,15 @@ pub(crate) fn read(path: &Path) -> Result<Vec<u8>, Error> {
 
 /// The names in a directory; those that are not UTF-8 are none of ours.
 pub(crate) fn names(dir: &Path) -> Result<Vec<String>, Error> {
-    let entries = fs::read_dir(dir).map_err(Error::io("list", dir))?;
-    let name = |entry: Result<fs::DirEntry, _>| {
-        entry.map(|entry| entry.file_name().into_string().ok()).map_err(Error::io("list", dir)).transpose()
-    };
-    entries.filter_map(name).collect()
+    let mut names = Vec::new();
+    for entry in fs::read_dir(dir).map_err(Error::io("list", dir))? {
+        let entry = entry.map_err(Error::io("list", dir))?;
+        if names.len() == FILES_MAX {
+            return Err(Error::TooManyFiles { path: dir.to_owned(), max: FILES_MAX });
+        }
+        names.extend(entry.file_name().into_string());
+    }
+    Ok(names)
 }
 
 /// Whether each batch holds rows of the group whose turn it is, or none.

@@ -134,7 +134,7 @@ impl TableWriter {
         for table in Table::WRITTEN {
             let dir = table_dir(&job_dir, table);
             let on_disk = recover(&dir, table, meta.job, &*disk, &mut report)?;
-            sealers.push(Sealer { table, dir, on_disk, pending: BTreeMap::new(), bytes: 0, renamed: None });
+            sealers.push(Sealer::new(table, dir, on_disk));
         }
         let mut everywhere = sealers.iter().map(|sealer| &sealer.on_disk.seqs);
         let first = everywhere.next().cloned().unwrap_or_default();
@@ -183,6 +183,7 @@ impl TableWriter {
         }
         for sealer in self.sealers.iter_mut().filter(|sealer| !sealer.has(seq)) {
             if let Some(batch) = made.of(sealer.table) {
+                sealer.rows += batch.num_rows() as u64;
                 sealer.bytes += memory(batch);
                 sealer.pending.insert(seq, batch.clone());
             }
@@ -192,10 +193,10 @@ impl TableWriter {
     }
 
     pub fn pending(&self) -> Pending {
-        let rows = self.sealers.iter().filter(|sealer| sealer.table == Table::Trajectories);
+        let trajectories = self.sealers.iter().find(|sealer| sealer.table == Table::Trajectories);
         Pending {
             groups: self.pending.len(),
-            rows: rows.flat_map(|sealer| sealer.pending.values()).map(|batch| batch.num_rows() as u64).sum(),
+            rows: trajectories.map_or(0, |sealer| sealer.rows),
             bytes: self.sealers.iter().map(|sealer| sealer.bytes).sum(),
         }
     }
@@ -225,6 +226,8 @@ struct Sealer {
     dir: PathBuf,
     on_disk: Recovered,
     pending: BTreeMap<i64, RecordBatch>,
+    /// Of `pending`.
+    rows: u64,
     /// Of `pending`, in memory.
     bytes: u64,
     /// In place under its final name, but not in the manifest yet.
@@ -232,6 +235,10 @@ struct Sealer {
 }
 
 impl Sealer {
+    fn new(table: Table, dir: PathBuf, on_disk: Recovered) -> Self {
+        Self { table, dir, on_disk, pending: BTreeMap::new(), rows: 0, bytes: 0, renamed: None }
+    }
+
     fn has(&self, seq: i64) -> bool {
         self.on_disk.seqs.contains(seq)
             || self.pending.contains_key(&seq)
@@ -259,7 +266,7 @@ impl Sealer {
             return Err(error);
         }
         self.pending.clear();
-        self.bytes = 0;
+        (self.rows, self.bytes) = (0, 0);
         self.renamed = Some((encoded.line, encoded.seqs));
         self.enter(disk, done)
     }

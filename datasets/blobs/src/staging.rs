@@ -17,7 +17,7 @@ use crate::{Digest, Error};
 const FOLDER: &str = "staged";
 /// Marks the files that are ours to sweep.
 const SUFFIX: &str = ".staged";
-/// Leftovers removed by one sweep. The next open goes on, so an undeletable file blocks nothing.
+/// Leftovers removed by one sweep; the next one goes on.
 const SWEPT_FILES_MAX: usize = 100_000;
 
 static NEXT: AtomicU64 = AtomicU64::new(0);
@@ -52,26 +52,31 @@ pub(crate) fn sweep(root: &Path) -> Result<usize, Error> {
     let folder = root.join(FOLDER);
     let mut swept = 0;
     for entry in fs::read_dir(&folder).map_err(io("list", &folder))? {
-        let entry = entry.map_err(io("list", &folder))?;
-        if swept == SWEPT_FILES_MAX || !entry.file_name().to_string_lossy().ends_with(SUFFIX) {
+        let path = entry.map_err(io("list", &folder))?.path();
+        if swept == SWEPT_FILES_MAX {
+            break;
+        }
+        if !path.to_string_lossy().ends_with(SUFFIX) {
             continue;
         }
-        let path = entry.path();
-        let abandoned = match File::open(&path) {
-            Ok(file) => file.try_lock().is_ok().then_some(file),
-            Err(error) if error.kind() == ErrorKind::NotFound => None,
-            Err(error) => return Err(io("open", &path)(error)),
-        };
-        // The lock is held until the file is gone; see `StagedFile::create` for the other side.
-        if let Some(_locked) = abandoned {
-            match fs::remove_file(&path) {
-                Ok(()) => swept += 1,
-                Err(error) if error.kind() == ErrorKind::NotFound => {}
-                Err(error) => return Err(io("remove", &path)(error)),
-            }
+        match remove_abandoned(&path) {
+            Ok(removed) => swept += usize::from(removed),
+            // A file that cannot be removed costs space, not the store.
+            Err(error) => tracing::warn!(path = %path.display(), %error, "cannot sweep a staged blob"),
         }
     }
     Ok(swept)
+}
+
+fn remove_abandoned(path: &Path) -> std::io::Result<bool> {
+    let removed = File::open(path).and_then(|file| {
+        if file.try_lock().is_err() {
+            return Ok(false);
+        }
+        // The lock is held until the file is gone; see `StagedFile::create` for the other side.
+        fs::remove_file(path).map(|()| true)
+    });
+    removed.or_else(|error| if error.kind() == ErrorKind::NotFound { Ok(false) } else { Err(error) })
 }
 
 /// A file being written. Dropped before [`StagedFile::publish`], it is removed.

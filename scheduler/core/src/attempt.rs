@@ -10,7 +10,7 @@ use crate::cluster::Cluster;
 use crate::command::{Command, Target};
 use crate::config::{Now, REFUSAL_BACKOFF, REFUSAL_BACKOFF_MAX};
 use crate::event::{Fence, RefusalClass};
-use crate::job::{At, Detail};
+use crate::job::{At, Detail, Slot};
 use crate::node::Phase;
 use crate::record::Record;
 
@@ -26,6 +26,9 @@ enum Standing {
 impl Cluster {
     fn standing(&self, fence: &Fence, attempt: AttemptId) -> Standing {
         let at = At::of(attempt);
+        if self.nodes.get(&fence.node).is_none_or(|n| n.incarnation != fence.incarnation) {
+            return Standing::Stale;
+        }
         let group = self.jobs.get(&at.group.job).and_then(|j| j.groups.get(&at.group.index));
         let Some(group) = group.filter(|g| g.holds(at.slot)) else { return Standing::Stale };
         let Some(detail) = group.details.get(&at.slot) else { return Standing::Stale };
@@ -124,14 +127,27 @@ impl Cluster {
             }
         }
         match failure {
-            None => self.record_state(at, StepState::Succeeded, records),
+            None => {
+                self.record_state(at, StepState::Succeeded, records);
+                if !self.has_successor(at) {
+                    self.free_kept(key);
+                }
+            }
             Some(failure) => {
                 self.free_kept(key);
                 self.settle_failure(now, at, &failure, records);
             }
         }
         let code = self.group_mut(at.group).and_then(|g| g.cause_code(at));
-        self.after_end(now, at, code, records);
+        self.after_end(at, code, records);
+    }
+
+    /// Will a step of the chain go on in the sandbox that `at` leaves?
+    fn has_successor(&self, at: At) -> bool {
+        let Some(job) = self.jobs.get(&at.group.job) else { return false };
+        let next = job.plan.continuation(at.slot.step).map(|step| Slot { step, ..at.slot });
+        let group = job.groups.get(&at.group.index);
+        next.zip(group).is_some_and(|(next, group)| !group.state(next).is_final())
     }
 
     /// Retry, grade again, or final.
@@ -171,13 +187,9 @@ impl Cluster {
         self.free_kept(key);
         for step in chain.into_iter().skip(1).take_while(|&s| s <= at.slot.step) {
             let member = at.slot.member;
-            self.record_state(
-                At { slot: crate::job::Slot { member, step }, ..at },
-                StepState::Waiting,
-                records,
-            );
+            self.record_state(At { slot: Slot { member, step }, ..at }, StepState::Waiting, records);
         }
-        let head = At { slot: crate::job::Slot { member: at.slot.member, step: head }, ..at };
+        let head = At { slot: Slot { member: at.slot.member, step: head }, ..at };
         self.back_off(head, until, records);
     }
 
@@ -200,7 +212,7 @@ impl Cluster {
         let (cancelling, retry) = (job.cancel.is_some(), job.plan.step(at.slot.step).retry);
         let Some(group) = job.groups.get_mut(&at.group.index) else { return };
         let detail = group.detail(at.slot);
-        detail.place = None;
+        let predecessor = detail.place.take().and_then(|p| p.continue_from);
         detail.attempts -= 1;
         detail.refusals += 1;
         detail.avoid = Some(fence.node.clone());
@@ -219,13 +231,23 @@ impl Cluster {
         }
         records.push(Record::AttemptWithdrawn { attempt, generation: fence.generation });
         // A refused continuation leaves the sandbox of its predecessor as it was, unless it is gone.
+        let left_by = predecessor.filter(|_| !gone).and_then(|p| {
+            let group = self.group_mut(at.group)?;
+            Some((p, group.details.get(&At::of(p).slot)?.generation))
+        });
         if let Some(node) = self.node_of(&fence.node, fence.incarnation) {
-            let first = node.sandboxes.get(&key).is_some_and(|r| r.attempt == attempt);
-            if first || gone {
-                node.release(key);
+            match (left_by, node.sandboxes.get_mut(&key)) {
+                (Some((attempt, generation)), Some(reservation)) => {
+                    (reservation.attempt, reservation.generation) = (attempt, generation);
+                    reservation.phase = Phase::Kept;
+                }
+                _ => {
+                    node.release(key);
+                }
             }
         }
         if cancelling {
+            self.free_kept(key);
             self.record_state(at, StepState::Cancelled, records);
         } else if gone && spent {
             self.record_state(at, StepState::Failed, records);
@@ -235,7 +257,7 @@ impl Cluster {
             self.back_off(at, now.boot.after(wait), records);
         }
         let code = self.group_mut(at.group).and_then(|g| g.cause_code(at));
-        self.after_end(now, at, code, records);
+        self.after_end(at, code, records);
     }
 }
 

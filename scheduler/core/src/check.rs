@@ -31,7 +31,7 @@ impl Cluster {
                 wrong.push(format!("node {}: used {:?} is not the sum {sum:?}", node.id, node.used));
             }
             // Capacity is unknown until the node attaches.
-            if node.attached && node.capacity.sandboxes > 0 && !within(node.used, node.capacity.total) {
+            if node.attached && !node.shrunk && !within(node.used, node.capacity.total) {
                 wrong.push(format!("node {}: used {:?} is above its capacity", node.id, node.used));
             }
             for (key, reservation) in &node.sandboxes {

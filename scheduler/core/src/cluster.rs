@@ -82,8 +82,8 @@ impl Cluster {
             Event::JobSubmitted { job, plan, groups_total, created_at } => {
                 self.submit(job, plan, groups_total, created_at, &mut records);
             }
-            Event::JobCancelled { job, code, reason } => self.cancel(now, job, code, &reason, &mut records),
-            Event::GroupsExpanded { job, first, groups } => self.admit(now, job, first, groups, &mut records),
+            Event::JobCancelled { job, code, reason } => self.cancel(job, code, &reason, &mut records),
+            Event::GroupsExpanded { job, first, groups } => self.admit(job, first, groups, &mut records),
             Event::NodeAttached { node, incarnation, capacity, held } => {
                 self.attach(now, &node, incarnation, capacity, &held, &mut records);
             }
@@ -146,14 +146,7 @@ impl Cluster {
         self.finish_if_done(id, records);
     }
 
-    fn admit(
-        &mut self,
-        now: Now,
-        id: JobId,
-        first: u32,
-        groups: Vec<ExpandedGroup>,
-        records: &mut Vec<Record>,
-    ) {
+    fn admit(&mut self, id: JobId, first: u32, groups: Vec<ExpandedGroup>, records: &mut Vec<Record>) {
         let Some(job) = self.jobs.get_mut(&id) else { return };
         if job.expanding.take().is_none() || job.next_group != first || job.state.is_final() {
             return;
@@ -174,7 +167,7 @@ impl Cluster {
         }
         for group in fresh {
             for member in 0..size {
-                self.advance(now, group, member, records);
+                self.advance(group, member, records);
             }
         }
     }
@@ -256,7 +249,7 @@ impl Cluster {
     }
 
     /// Stops the job: nothing more is admitted or placed, running steps are killed.
-    fn cancel(&mut self, now: Now, id: JobId, code: FailureCode, reason: &str, records: &mut Vec<Record>) {
+    fn cancel(&mut self, id: JobId, code: FailureCode, reason: &str, records: &mut Vec<Record>) {
         let Some(job) = self.jobs.get_mut(&id) else { return };
         if job.state.is_final() || job.cancel.is_some() {
             return;
@@ -286,7 +279,7 @@ impl Cluster {
                 let at = At { group, slot: Slot { member, step } };
                 self.cancel_step(at, code, reason, records);
             }
-            self.advance(now, group, member, records);
+            self.advance(group, member, records);
         }
         self.finish_if_done(id, records);
     }

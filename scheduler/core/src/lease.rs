@@ -45,12 +45,14 @@ impl Cluster {
                 incarnation,
                 capacity: capacity.clone(),
                 measured: Measured::default(),
+                shrunk: false,
                 attached: true,
                 deadline,
                 sandboxes: std::collections::BTreeMap::new(),
                 used: rollout::quantity::Request::default(),
             }
         });
+        node.shrunk = !crate::node::within(node.used, capacity.total);
         node.capacity = capacity;
         node.attached = true;
         node.deadline = deadline;
@@ -183,7 +185,7 @@ impl Cluster {
         let message = "the sandbox to go on in was lost with its node, more often than `retry.limit` allows";
         detail.failure = Some(Failure::new(FailureCode::NodeLost, message));
         self.record_state(at, StepState::Failed, records);
-        self.after_end(now, at, Some(FailureCode::NodeLost), records);
+        self.after_end(at, Some(FailureCode::NodeLost), records);
     }
 }
 

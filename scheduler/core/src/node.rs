@@ -15,6 +15,8 @@ pub(crate) struct Node {
     pub incarnation: IncarnationId,
     pub capacity: Capacity,
     pub measured: Measured,
+    /// It attached with less than it had promised before; what runs there runs on.
+    pub shrunk: bool,
     /// A stream is open. The lease may live without one.
     pub attached: bool,
     pub deadline: BootTime,

@@ -25,12 +25,12 @@ impl Cluster {
         }
         let mut records = Vec::new();
         for job in snapshot.jobs {
-            cluster.restore_job(now, job, &mut records);
+            cluster.restore_job(job, &mut records);
         }
         (cluster, records)
     }
 
-    fn restore_job(&mut self, now: Now, stored: JobSnapshot, records: &mut Vec<Record>) {
+    fn restore_job(&mut self, stored: JobSnapshot, records: &mut Vec<Record>) {
         let mut job = Job::new(stored.job, stored.plan, stored.groups_total, stored.created_at);
         job.state = stored.state;
         job.next_group = stored.next_group;
@@ -57,7 +57,7 @@ impl Cluster {
             let size = job.size();
             for member in 0..size {
                 self.requeue(group, member);
-                self.advance(now, group, member, records);
+                self.advance(group, member, records);
             }
         }
         self.finish_if_done(id, records);
@@ -138,6 +138,7 @@ fn unattached(id: NodeId, incarnation: rollout::IncarnationId, deadline: BootTim
         incarnation,
         capacity: Capacity { total, sandboxes: 0, disk_limit_max: rollout::Bytes(0) },
         measured: Measured::default(),
+        shrunk: false,
         attached: false,
         deadline,
         sandboxes: std::collections::BTreeMap::new(),

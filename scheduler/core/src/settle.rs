@@ -8,20 +8,13 @@ use rollout::{FailureCode, GroupId};
 
 use crate::cluster::Cluster;
 use crate::command::Command;
-use crate::config::Now;
 use crate::job::{At, Group, Hold, Job, Slot, Verdict};
 use crate::record::{Record, RolloutEnd};
 use crate::totals::is_success;
 
 impl Cluster {
     /// A step's state changed: feed the breaker, then whoever waits for it.
-    pub(crate) fn after_end(
-        &mut self,
-        now: Now,
-        at: At,
-        code: Option<FailureCode>,
-        records: &mut Vec<Record>,
-    ) {
+    pub(crate) fn after_end(&mut self, at: At, code: Option<FailureCode>, records: &mut Vec<Record>) {
         let Some(job) = self.jobs.get_mut(&at.group.job) else { return };
         let settled = job.groups.get(&at.group.index).is_some_and(|g| g.state(at.slot).is_final());
         if settled
@@ -42,12 +35,12 @@ impl Cluster {
                 cancel_code: job.cancel.as_ref().map(|c| c.0),
             });
         }
-        self.advance(now, at.group, at.slot.member, records);
+        self.advance(at.group, at.slot.member, records);
     }
 
     /// Moves every waiting step of a member as far as its needs allow, and ends the rollout when
     /// nothing is left to do. `steps` is in topological order, so one sweep is enough.
-    pub(crate) fn advance(&mut self, now: Now, id: GroupId, member: u32, records: &mut Vec<Record>) {
+    pub(crate) fn advance(&mut self, id: GroupId, member: u32, records: &mut Vec<Record>) {
         let Some(job) = self.jobs.get(&id.job) else { return };
         let (plan, cancelling) = (job.plan.clone(), job.cancel.is_some());
         let Some(group) = job.groups.get(&id.index) else { return };

@@ -1,0 +1,255 @@
+//! Small plans, outcomes and a hand-driven yard.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use rollout::failure::Failure;
+use rollout::outcome::{Captured, Outcome, Reward, Times, Usage};
+use rollout::plan::*;
+use rollout::quantity::{Limit, Request};
+use rollout::*;
+use scheduler_core::event::{Capacity, ExpandedGroup, Fence};
+use scheduler_core::model::Stored;
+use scheduler_core::{Cluster, Command, Config, Event, Now, Record};
+
+pub fn resources(cpu_milli: u64, memory_mib: u64) -> Resources {
+    let (cpu, memory) = (MilliCpu(cpu_milli), Bytes(memory_mib << 20));
+    // Above the tmpfs bound, so that the charge is what is asked.
+    let disk = Bytes(300 << 20);
+    Resources { request: Request { cpu, memory, disk }, limit: Limit { cpu, memory, disk, pids: 64 } }
+}
+
+pub fn step(name: &str, kind: StepKind, needs: &[u8]) -> StepPlan {
+    let grader = GraderPlan {
+        source: RewardSource::Exit(BTreeMap::new()),
+        range: None,
+        regrades: 1,
+        on_agent_timeout: OnAgentTimeout::Grade,
+        on_timeout: OnGraderTimeout::Invalid,
+    };
+    StepPlan {
+        name: name.parse().unwrap(),
+        kind,
+        needs: needs.iter().map(|&n| StepIndex(n)).collect(),
+        origin: Origin::Image,
+        command: CommandPlan::Shell("true".into()),
+        image: Template::literal("host"),
+        user: "rollout".into(),
+        workdir: "/workspace".into(),
+        env: BTreeMap::new(),
+        files: vec![],
+        inputs: vec![],
+        outputs: vec![],
+        resources: ResourcesPlan::Fixed(resources(1000, 64)),
+        timeout: Millis(60_000).into(),
+        start_timeout: Millis(60_000).into(),
+        grace: Millis(1_000).into(),
+        retry: RetryPlan { limit: 2, backoff: Millis(100), max_backoff: Millis(1_000) },
+        grader: (kind == StepKind::Grader).then_some(grader),
+    }
+}
+
+pub fn plan(size: u32, steps: Vec<StepPlan>) -> JobPlan {
+    JobPlan {
+        name: "job".parse().unwrap(),
+        project: None,
+        labels: BTreeMap::new(),
+        tasks: TasksPlan {
+            source: TaskSource::Inline(vec![]),
+            id: None,
+            split: Split::Train,
+            epochs: 1,
+            columns_used: vec![],
+        },
+        group: GroupPlan { size, min_valid: size.min(2), on_incomplete: OnIncomplete::Deliver },
+        admission: AdmissionPlan { max_running: 64, priority: 50 },
+        steps,
+        output: OutputPlan { table: None, shard: ShardPlan::default(), columns: vec![], artifacts: true },
+        timeout: None,
+        spec_hash: "sha256:0".into(),
+    }
+}
+
+/// agent -> grade
+pub fn graded(size: u32) -> JobPlan {
+    plan(size, vec![step("agent", StepKind::Agent, &[]), step("grade", StepKind::Grader, &[0])])
+}
+
+/// a -> b (in a's sandbox) -> grade
+pub fn chained(size: u32) -> JobPlan {
+    let mut b = step("b", StepKind::Agent, &[0]);
+    b.origin = Origin::Live(StepIndex(0));
+    plan(size, vec![step("a", StepKind::Run, &[]), b, step("grade", StepKind::Grader, &[1])])
+}
+
+pub fn outcome(code: Option<FailureCode>, reward: Option<f32>) -> Box<Outcome> {
+    Box::new(Outcome {
+        failure: code.map(|code| Failure::new(code, "it happened")),
+        exit_code: Some(0),
+        signal: None,
+        oom: false,
+        timed_out: false,
+        stdout: Captured::default(),
+        stderr: Captured::default(),
+        artifacts: vec![],
+        reward: reward.map(|value| Reward { value, components: vec![] }),
+        times: Times::default(),
+        usage: Usage::default(),
+        image_digest: "host:0".into(),
+    })
+}
+
+pub fn capacity(cpu_milli: u64) -> Capacity {
+    Capacity {
+        total: Request { cpu: MilliCpu(cpu_milli), memory: Bytes(64 << 30), disk: Bytes(1 << 40) },
+        sandboxes: 100,
+        disk_limit_max: Bytes(1 << 30),
+    }
+}
+
+pub const JOB: JobId = JobId::from_bits(1);
+
+pub fn node(name: &str) -> NodeId {
+    NodeId(name.parse().unwrap())
+}
+
+/// A cluster driven by hand; every record goes to the naive store, every invariant is checked.
+pub struct Yard {
+    pub cluster: Cluster,
+    pub stored: Stored,
+    pub now: Now,
+    /// What the last `event` or `pass` made.
+    pub records: Vec<Record>,
+    pub commands: Vec<Command>,
+}
+
+#[derive(Debug, Clone)]
+pub struct Started {
+    pub fence: Fence,
+    pub attempt: AttemptId,
+    pub continue_from: Option<AttemptId>,
+    pub keep: bool,
+}
+
+impl Yard {
+    pub fn new() -> Self {
+        let now = Now { boot: BootTime(1_000_000), wall: Timestamp(1) };
+        Self {
+            cluster: Cluster::new(Config::default()),
+            stored: Stored::default(),
+            now,
+            records: vec![],
+            commands: vec![],
+        }
+    }
+
+    pub fn with(plan: JobPlan, groups: u32) -> Self {
+        let mut yard = Self::new();
+        yard.submit(JOB, plan, groups);
+        yard
+    }
+
+    pub fn submit(&mut self, job: JobId, plan: JobPlan, groups_total: u32) {
+        let plan = Arc::new(plan);
+        self.stored.submit(job, plan.clone(), groups_total, self.now.wall);
+        self.event(Event::JobSubmitted { job, plan, groups_total, created_at: self.now.wall });
+    }
+
+    /// Applies, plans, answers expansions, until nothing new comes.
+    pub fn event(&mut self, event: Event) {
+        self.records = self.cluster.apply(self.now, event);
+        self.commands.clear();
+        self.pass();
+    }
+
+    pub fn pass(&mut self) {
+        loop {
+            let plan = self.cluster.plan(self.now);
+            self.records.extend(plan.records);
+            let mut again = plan.wake_at == Some(self.now.boot);
+            for command in plan.commands {
+                if let Command::Expand { job, first, count } = command {
+                    let groups = vec![ExpandedGroup { resources: None, broken: None }; count as usize];
+                    let event = Event::GroupsExpanded { job, first, groups };
+                    self.records.extend(self.cluster.apply(self.now, event));
+                    again = true;
+                } else {
+                    self.commands.push(command);
+                }
+            }
+            self.check();
+            if !again {
+                break;
+            }
+        }
+        for record in &self.records {
+            self.stored.apply(record);
+        }
+    }
+
+    pub fn check(&self) {
+        if let Err(wrong) = self.cluster.check() {
+            panic!("invariants violated: {wrong:#?}");
+        }
+    }
+
+    pub fn attach(&mut self, name: &str, incarnation: u64, cpu_milli: u64) {
+        let incarnation = IncarnationId::from_bits(incarnation);
+        let capacity = capacity(cpu_milli);
+        self.event(Event::NodeAttached { node: node(name), incarnation, capacity, held: vec![] });
+    }
+
+    pub fn starts(&self) -> Vec<Started> {
+        self.commands
+            .iter()
+            .filter_map(|c| match c {
+                Command::Start { to, attempt, continue_from, keep } => Some(Started {
+                    fence: Fence {
+                        node: to.node.clone(),
+                        incarnation: to.incarnation,
+                        generation: to.generation,
+                    },
+                    attempt: *attempt,
+                    continue_from: *continue_from,
+                    keep: *keep,
+                }),
+                _ => None,
+            })
+            .collect()
+    }
+
+    pub fn end(&mut self, started: &Started, code: Option<FailureCode>, reward: Option<f32>) {
+        let kept = started.keep && code.is_none();
+        let (at, attempt) = (started.fence.clone(), started.attempt);
+        self.event(Event::AttemptEnded { at, attempt, outcome: outcome(code, reward), kept });
+    }
+
+    pub fn later(&mut self, wait: Millis) {
+        self.now.boot = self.now.boot.after(wait);
+        self.now.wall = Timestamp(self.now.wall.0 + i64::try_from(wait.0).unwrap() * 1000);
+        self.records.clear();
+        self.commands.clear();
+        self.pass();
+    }
+
+    /// Ends of rollouts, as stored.
+    pub fn ends(&self) -> Vec<&scheduler_core::record::RolloutEnd> {
+        assert!(self.stored.ends.values().all(|e| e.len() == 1), "a rollout ended twice");
+        self.stored.ends.values().flatten().collect()
+    }
+
+    pub fn seal_all(&mut self) {
+        let groups: Vec<GroupId> = self
+            .records
+            .iter()
+            .filter_map(|r| match r {
+                Record::GroupClosed { group, .. } => Some(*group),
+                _ => None,
+            })
+            .collect();
+        for group in &groups {
+            self.stored.seal(*group);
+        }
+        self.event(Event::GroupsSealed { groups });
+    }
+}

@@ -1,0 +1,8 @@
+//! Tests of the core: tables of small cases, and a random yard that checks every invariant after
+//! every event.
+
+#![allow(clippy::disallowed_methods, clippy::print_stderr, reason = "tests read SEED and print it")]
+
+mod builders;
+mod random;
+mod rules;

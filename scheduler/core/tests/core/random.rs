@@ -1,0 +1,430 @@
+//! A random yard: nodes crash, links break, messages come late, twice or never, the scheduler
+//! restarts from its store, jobs are cancelled. After every event every invariant holds; once the
+//! faults stop, every rollout ends exactly once and nothing is left in any ledger.
+//!
+//! `SEED=n` replays one run; `SEEDS=n` runs that many.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use rollout::{AttemptId, FailureCode, Generation, GroupId, IncarnationId, JobId, Millis, NodeId};
+use scheduler_core::event::{Fence, Held, HeldPhase, Measured, RefusalClass};
+use scheduler_core::{Cluster, Command, Config, Event};
+
+use crate::builders::*;
+
+struct Random(u64);
+
+impl Random {
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+    fn below(&mut self, n: usize) -> usize {
+        usize::try_from(self.next() % n as u64).unwrap()
+    }
+    fn chance(&mut self, percent: usize) -> bool {
+        self.below(100) < percent
+    }
+    fn pick<T: Clone>(&mut self, items: &[T]) -> Option<T> {
+        if items.is_empty() { None } else { Some(items[self.below(items.len())].clone()) }
+    }
+}
+
+#[derive(Clone)]
+struct Held1 {
+    generation: Generation,
+    phase: HeldPhase,
+    end: Option<Event>,
+    keep: bool,
+    /// Whose sandbox it went on in.
+    predecessor: Option<AttemptId>,
+}
+
+/// An executor as the wire sees it.
+struct Exec {
+    incarnation: IncarnationId,
+    connected: bool,
+    held: BTreeMap<AttemptId, Held1>,
+}
+
+struct World {
+    yard: Yard,
+    random: Random,
+    nodes: BTreeMap<NodeId, Exec>,
+    /// Sent and not yet arrived; any may be late, doubled or lost with its connection.
+    mail: Vec<Event>,
+    /// Old mail that may come again.
+    old: Vec<Event>,
+    to_seal: BTreeSet<GroupId>,
+    next_incarnation: u64,
+    /// (attempt, generation) -> the one incarnation it may run in.
+    granted: BTreeMap<(AttemptId, Generation), IncarnationId>,
+}
+
+impl World {
+    fn new(seed: u64) -> Self {
+        let mut world = Self {
+            yard: Yard::new(),
+            random: Random(seed),
+            nodes: BTreeMap::new(),
+            mail: vec![],
+            old: vec![],
+            to_seal: BTreeSet::new(),
+            next_incarnation: 1,
+            granted: BTreeMap::new(),
+        };
+        for (n, plan) in
+            [graded(3), chained(2), plan(1, vec![step("only", rollout::plan::StepKind::Run, &[])])]
+                .into_iter()
+                .enumerate()
+        {
+            let groups = 1 + u32::try_from(world.random.below(4)).unwrap();
+            world.yard.submit(JobId::from_bits(n as u64 + 1), plan, groups);
+            world.obey();
+        }
+        for name in ["n1", "n2", "n3"] {
+            world.boot(&node(name));
+        }
+        world
+    }
+
+    fn boot(&mut self, id: &NodeId) {
+        let incarnation = IncarnationId::from_bits(self.next_incarnation);
+        self.next_incarnation += 1;
+        let exec = Exec { incarnation, connected: false, held: BTreeMap::new() };
+        self.nodes.insert(id.clone(), exec);
+        self.connect(id);
+    }
+
+    fn connect(&mut self, id: &NodeId) {
+        let exec = self.nodes.get_mut(id).unwrap();
+        exec.connected = true;
+        let held = exec
+            .held
+            .iter()
+            .map(|(attempt, h)| Held { attempt: *attempt, generation: h.generation, phase: h.phase })
+            .collect();
+        let ends: Vec<Event> = exec.held.values().filter_map(|h| h.end.clone()).collect();
+        let event = Event::NodeAttached {
+            node: id.clone(),
+            incarnation: exec.incarnation,
+            capacity: capacity(3000),
+            held,
+        };
+        self.deliver(event);
+        self.mail.extend(ends);
+    }
+
+    fn deliver(&mut self, event: Event) {
+        self.yard.event(event);
+        self.obey();
+    }
+
+    /// Carries out what the core asked for.
+    fn obey(&mut self) {
+        for command in std::mem::take(&mut self.yard.commands) {
+            match command {
+                Command::Start { to, attempt, continue_from, keep } => {
+                    let holder = self.granted.entry((attempt, to.generation)).or_insert(to.incarnation);
+                    assert_eq!(*holder, to.incarnation, "{attempt} at {} granted twice", to.generation);
+                    let Some(exec) = self.reach(&to.node, to.incarnation) else { continue };
+                    let fence =
+                        Fence { node: to.node, incarnation: to.incarnation, generation: to.generation };
+                    if let Some(from) = continue_from {
+                        if exec.held.get(&from).is_none_or(|h| h.phase != HeldPhase::Kept) {
+                            let class = RefusalClass::SandboxGone;
+                            self.mail.push(Event::AttemptRefused {
+                                at: fence,
+                                attempt,
+                                class,
+                                message: "gone".into(),
+                            });
+                            continue;
+                        }
+                        exec.held.remove(&from);
+                    }
+                    let generation = to.generation;
+                    let held = Held1 {
+                        generation,
+                        phase: HeldPhase::Running,
+                        end: None,
+                        keep,
+                        predecessor: continue_from,
+                    };
+                    exec.held.insert(attempt, held);
+                }
+                Command::Kill { to, attempt, code, .. } => {
+                    let Some(exec) = self.reach(&to.node, to.incarnation) else { continue };
+                    let running = exec
+                        .held
+                        .get(&attempt)
+                        .is_some_and(|h| h.generation == to.generation && h.phase == HeldPhase::Running);
+                    if running {
+                        self.finish(&to.node, attempt, Some(code), None);
+                    }
+                }
+                Command::Release { to, attempt } => {
+                    if let Some(exec) = self.reach(&to.node, to.incarnation)
+                        && exec.held.get(&attempt).is_some_and(|h| h.phase == HeldPhase::Kept)
+                    {
+                        exec.held.remove(&attempt);
+                    }
+                }
+                Command::AckEnded { to, attempt } => {
+                    let Some(exec) = self.reach(&to.node, to.incarnation) else { continue };
+                    let Some(held) = exec.held.get_mut(&attempt) else { continue };
+                    if held.generation == to.generation && held.phase == HeldPhase::Ended {
+                        held.end = None;
+                        let kept = held.keep;
+                        if kept {
+                            held.phase = HeldPhase::Kept;
+                        } else {
+                            exec.held.remove(&attempt);
+                        }
+                    }
+                }
+                Command::Record { group, .. } => {
+                    self.to_seal.insert(group);
+                }
+                Command::Disconnect { node, incarnation, .. } => {
+                    // The stream is closed; the executor kills what it holds and starts anew.
+                    if self.reach(&node, incarnation).is_some() {
+                        self.nodes.get_mut(&node).unwrap().connected = false;
+                        self.nodes.get_mut(&node).unwrap().held.clear();
+                    }
+                }
+                Command::Expand { .. } => unreachable!("answered by the yard"),
+            }
+        }
+    }
+
+    fn reach(&mut self, node: &NodeId, incarnation: IncarnationId) -> Option<&mut Exec> {
+        self.nodes.get_mut(node).filter(|e| e.incarnation == incarnation && e.connected)
+    }
+
+    fn finish(&mut self, id: &NodeId, attempt: AttemptId, code: Option<FailureCode>, reward: Option<f32>) {
+        let exec = self.nodes.get_mut(id).unwrap();
+        let incarnation = exec.incarnation;
+        let held = exec.held.get_mut(&attempt).unwrap();
+        held.keep = held.keep && code.is_none();
+        held.phase = HeldPhase::Ended;
+        held.predecessor = None;
+        let at = Fence { node: id.clone(), incarnation, generation: held.generation };
+        let event = Event::AttemptEnded { at, attempt, outcome: outcome(code, reward), kept: held.keep };
+        held.end = Some(event.clone());
+        if exec.connected {
+            self.mail.push(event);
+        }
+    }
+
+    fn running(&self) -> Vec<(NodeId, AttemptId)> {
+        let of = |(id, exec): (&NodeId, &Exec)| {
+            let running = exec.held.iter().filter(|(_, h)| h.phase == HeldPhase::Running);
+            running.map(|(attempt, _)| (id.clone(), *attempt)).collect::<Vec<_>>()
+        };
+        self.nodes.iter().flat_map(of).collect()
+    }
+
+    fn work(&mut self, faults: bool) {
+        let running = self.running();
+        let Some((id, attempt)) = self.random.pick(&running) else { return };
+        let last = attempt.step.0 >= 1;
+        let code = match self.random.below(if faults { 10 } else { 1 }) {
+            1 => Some(FailureCode::StartFailed),
+            2 => Some(FailureCode::AgentExit),
+            3 if last => Some(FailureCode::RewardBad),
+            4 => Some(FailureCode::StepExit),
+            5 => Some(FailureCode::AgentTimeout),
+            _ => None,
+        };
+        let reward = (code.is_none() && last).then_some(1.0);
+        self.finish(&id, attempt, code, reward);
+    }
+
+    fn arrive(&mut self) {
+        if self.mail.is_empty() {
+            return;
+        }
+        let index = self.random.below(self.mail.len());
+        let event = self.mail.remove(index);
+        if self.random.chance(20) {
+            self.old.push(event.clone());
+        }
+        self.deliver(event);
+    }
+
+    fn restart_scheduler(&mut self) {
+        let (cluster, records) =
+            Cluster::restore(Config::default(), self.yard.now, self.yard.stored.snapshot());
+        self.yard.cluster = cluster;
+        self.yard.check();
+        for record in &records {
+            self.yard.stored.apply(record);
+        }
+        self.to_seal.clear();
+        self.mail.clear();
+        for exec in self.nodes.values_mut() {
+            exec.connected = false;
+        }
+        self.yard.records.clear();
+        self.yard.pass();
+        self.obey();
+    }
+
+    fn fault(&mut self) {
+        let names: Vec<NodeId> = self.nodes.keys().cloned().collect();
+        let id = self.random.pick(&names).unwrap();
+        match self.random.below(9) {
+            0 => self.boot(&id),
+            1 => {
+                let incarnation = self.nodes[&id].incarnation;
+                self.nodes.get_mut(&id).unwrap().connected = false;
+                self.deliver(Event::NodeDetached { node: id, incarnation });
+            }
+            2 if !self.nodes[&id].connected => self.connect(&id),
+            3 => {
+                if let Some(event) = self.random.pick(&self.old.clone()) {
+                    self.deliver(event);
+                }
+            }
+            4 => {
+                let wait = Millis(self.random.next() % 15_000);
+                self.wait(wait);
+            }
+            5 if self.random.chance(30) => self.restart_scheduler(),
+            6 if self.random.chance(5) => {
+                let job = JobId::from_bits(1 + self.random.next() % 3);
+                let (code, reason) = (FailureCode::Cancelled, "random".to_owned());
+                self.deliver(Event::JobCancelled { job, code, reason });
+            }
+            7 => {
+                let running = self.running();
+                if let Some((id, attempt)) = self.random.pick(&running) {
+                    let class = self.random.pick(&[RefusalClass::Busy, RefusalClass::Unhealthy]).unwrap();
+                    let exec = self.nodes.get_mut(&id).unwrap();
+                    let held = exec.held.remove(&attempt).unwrap();
+                    // Refused before anything ran: the sandbox it was to go on in is as it was.
+                    if let Some(from) = held.predecessor {
+                        let generation = self.yard.stored.attempts[&from].generation;
+                        let kept = Held1 {
+                            generation,
+                            phase: HeldPhase::Kept,
+                            end: None,
+                            keep: true,
+                            predecessor: None,
+                        };
+                        exec.held.insert(from, kept);
+                    }
+                    let at = Fence { node: id, incarnation: exec.incarnation, generation: held.generation };
+                    self.mail.push(Event::AttemptRefused { at, attempt, class, message: "busy".into() });
+                }
+            }
+            8 if self.random.chance(10) => {
+                let incarnation = self.nodes[&id].incarnation;
+                self.deliver(Event::LeaseMissing { node: id, incarnation });
+            }
+            _ => {}
+        }
+    }
+
+    /// Time passes; connected nodes beat, silent ones may lose their lease.
+    fn wait(&mut self, wait: Millis) {
+        self.yard.later(wait);
+        self.obey();
+        let beats: Vec<Event> = self
+            .nodes
+            .iter()
+            .filter(|(_, e)| e.connected)
+            .map(|(id, e)| Event::Heartbeat {
+                node: id.clone(),
+                incarnation: e.incarnation,
+                measured: Measured::default(),
+            })
+            .collect();
+        for beat in beats {
+            self.deliver(beat);
+        }
+    }
+
+    fn seal(&mut self) {
+        let groups: Vec<GroupId> = std::mem::take(&mut self.to_seal).into_iter().collect();
+        for group in &groups {
+            self.yard.stored.seal(*group);
+        }
+        if !groups.is_empty() {
+            self.deliver(Event::GroupsSealed { groups });
+        }
+    }
+
+    fn turn(&mut self, faults: bool) {
+        match self.random.below(10) {
+            0..=3 => self.work(faults),
+            4..=6 => self.arrive(),
+            7 if faults => self.fault(),
+            8 => self.seal(),
+            _ => self.wait(Millis(100)),
+        }
+    }
+
+    fn done(&self) -> bool {
+        let states = (1..=3).map(|n| self.yard.stored.job_state(JobId::from_bits(n)).unwrap());
+        states.into_iter().all(|s| s.is_final() || s == rollout::state::JobState::Held)
+    }
+}
+
+fn run(seed: u64) {
+    let mut world = World::new(seed);
+    for _ in 0..400 {
+        world.turn(true);
+    }
+    // Faults stop: everybody comes back and the yard must finish.
+    let names: Vec<NodeId> = world.nodes.keys().cloned().collect();
+    for id in &names {
+        world.boot(id);
+    }
+    let mut turns = 0;
+    while !world.done() {
+        for id in &names {
+            if !world.nodes[id].connected {
+                world.boot(id);
+            }
+        }
+        world.turn(false);
+        turns += 1;
+        assert!(turns < 20_000, "seed {seed}: the yard does not finish");
+    }
+    let ends = &world.yard.stored.ends;
+    assert!(ends.values().all(|e| e.len() == 1), "seed {seed}: a rollout ended twice");
+    for end in ends.values().flatten() {
+        let valid = end.failure.as_ref().is_none_or(|f| f.code.consequence().has_valid_reward);
+        assert!(end.reward.is_none() || valid, "seed {seed}: {end:?}");
+    }
+    for use_ in world.yard.cluster.nodes() {
+        assert_eq!(use_.sandboxes, 0, "seed {seed}: {use_:?}");
+    }
+    while !world.mail.is_empty() {
+        world.arrive();
+    }
+    for (id, exec) in &world.nodes {
+        let left: Vec<_> = exec.held.keys().collect();
+        assert!(left.is_empty(), "seed {seed}: {id} still holds {left:?}");
+    }
+}
+
+#[test]
+fn a_random_yard_keeps_every_invariant_and_ends_every_rollout_once() {
+    let number = |name: &str| std::env::var(name).ok().and_then(|v| v.parse::<u64>().ok());
+    if let Some(seed) = number("SEED") {
+        return run(seed);
+    }
+    for seed in 0..number("SEEDS").unwrap_or(300) {
+        let caught = std::panic::catch_unwind(|| run(seed));
+        if let Err(panic) = caught {
+            eprintln!("replay with SEED={seed}");
+            std::panic::resume_unwind(panic);
+        }
+    }
+}

@@ -1,0 +1,411 @@
+//! One rule, one case.
+
+use rollout::failure::Status;
+use rollout::plan::{OnAgentTimeout, OnGraderTimeout, OnIncomplete, StepKind};
+use rollout::state::{GroupClosedAs, JobState};
+use rollout::{Bytes, Domain, FailureCode, IncarnationId, Millis, StepIndex};
+use scheduler_core::event::{Held, HeldPhase, RefusalClass};
+use scheduler_core::{Cluster, Command, Config, Event, ExplainTarget, Record};
+
+use crate::builders::*;
+
+#[test]
+fn agent_then_grader_gives_a_reward_and_a_full_group() {
+    let mut yard = Yard::with(graded(2), 1);
+    yard.attach("n1", 1, 8000);
+    let agents = yard.starts();
+    assert_eq!(agents.len(), 2);
+    for agent in &agents {
+        yard.end(agent, None, None);
+        let grader = yard.starts().remove(0);
+        assert_eq!(grader.continue_from, None, "graders run in a fresh sandbox");
+        yard.end(&grader, None, Some(1.0));
+    }
+    let closed = |r: &Record| {
+        matches!(r, Record::GroupClosed { seq: 0, closed_as: GroupClosedAs::Full, valid: 2, .. })
+    };
+    assert!(yard.records.iter().any(closed));
+    assert!(yard.commands.iter().any(|c| matches!(c, Command::Record { seq: 0, .. })));
+    yard.seal_all();
+    assert_eq!(yard.stored.job_state(JOB), Some(JobState::Finished));
+    assert_eq!(yard.cluster.counts(JOB).unwrap().totals.reward_sum, 2.0);
+    assert!(yard.cluster.nodes().iter().all(|n| n.sandboxes == 0));
+}
+
+#[test]
+fn what_an_agent_does_is_graded_and_never_retried() {
+    for code in
+        [FailureCode::AgentExit, FailureCode::AgentTimeout, FailureCode::OomGuest, FailureCode::DiskQuota]
+    {
+        let mut yard = Yard::with(graded(1), 1);
+        yard.attach("n1", 1, 8000);
+        let agent = yard.starts().remove(0);
+        yard.end(&agent, Some(code), None);
+        let grader = yard.starts().remove(0);
+        assert_eq!(grader.attempt.step, StepIndex(1));
+        yard.end(&grader, None, Some(0.5));
+        let end = yard.ends()[0].clone();
+        assert_eq!(end.reward.map(|r| r.value), Some(0.5));
+        assert_eq!(end.failure.map(|f| f.code), Some(code));
+        assert_eq!(end.status, code.consequence().status);
+    }
+}
+
+#[test]
+fn a_failed_run_step_skips_everything_and_leaves_no_reward() {
+    let steps = vec![step("setup", StepKind::Run, &[]), step("grade", StepKind::Grader, &[0])];
+    let mut yard = Yard::with(plan(1, steps), 1);
+    yard.attach("n1", 1, 8000);
+    let setup = yard.starts().remove(0);
+    yard.end(&setup, Some(FailureCode::StepExit), None);
+    assert!(yard.starts().is_empty());
+    let end = yard.ends()[0];
+    assert_eq!((end.status, &end.reward), (Status::Failed, &None));
+    assert_eq!(end.failure.as_ref().unwrap().domain, Domain::Task);
+}
+
+#[test]
+fn infrastructure_is_retried_up_to_the_limit_with_growing_generations() {
+    let mut yard = Yard::with(graded(1), 1);
+    yard.attach("n1", 1, 8000);
+    let mut seen = Vec::new();
+    for _ in 0..3 {
+        let started = yard.starts().remove(0);
+        seen.push((started.attempt.attempt, started.fence.generation.0));
+        yard.end(&started, Some(FailureCode::StartFailed), None);
+        assert!(yard.starts().is_empty(), "it backs off first");
+        yard.later(Millis(2_000));
+    }
+    assert_eq!(seen, [(0, 1), (1, 2), (2, 3)]);
+    let end = yard.ends()[0];
+    assert_eq!((end.failure.as_ref().unwrap().code, &end.reward), (FailureCode::StartFailed, &None));
+}
+
+#[test]
+fn a_bad_grader_is_tried_again_apart_from_retries_and_never_gives_zero() {
+    let mut yard = Yard::with(graded(1), 1);
+    yard.attach("n1", 1, 8000);
+    let agent = yard.starts().remove(0);
+    yard.end(&agent, None, None);
+    for _ in 0..2 {
+        let grader = yard.starts().remove(0);
+        yard.end(&grader, Some(FailureCode::RewardBad), None);
+    }
+    assert!(yard.starts().is_empty(), "one re-grade, no more");
+    let end = yard.ends()[0];
+    assert_eq!((&end.reward, end.failure.as_ref().unwrap().domain), (&None, Domain::Grader));
+}
+
+#[test]
+fn rules_after_an_agent_timeout_and_a_grader_timeout_are_kept() {
+    let table = [(OnAgentTimeout::Zero, Some(0.0)), (OnAgentTimeout::Invalid, None)];
+    for (rule, reward) in table {
+        let mut plan = graded(1);
+        plan.steps[1].grader.as_mut().unwrap().on_agent_timeout = rule;
+        let mut yard = Yard::with(plan, 1);
+        yard.attach("n1", 1, 8000);
+        let agent = yard.starts().remove(0);
+        yard.end(&agent, Some(FailureCode::AgentTimeout), None);
+        assert!(yard.starts().is_empty(), "no grader runs");
+        let end = yard.ends()[0];
+        assert_eq!(end.reward.as_ref().map(|r| r.value), reward);
+        assert_eq!(end.status, Status::Truncated);
+    }
+    for (rule, reward) in [(OnGraderTimeout::Zero, Some(0.0)), (OnGraderTimeout::Invalid, None)] {
+        let mut plan = graded(1);
+        plan.steps[1].grader.as_mut().unwrap().on_timeout = rule;
+        let mut yard = Yard::with(plan, 1);
+        yard.attach("n1", 1, 8000);
+        let agent = yard.starts().remove(0);
+        yard.end(&agent, None, None);
+        for _ in 0..2 {
+            let grader = yard.starts().remove(0);
+            yard.end(&grader, Some(FailureCode::GraderTimeout), None);
+        }
+        assert_eq!(yard.ends()[0].reward.as_ref().map(|r| r.value), reward);
+    }
+}
+
+#[test]
+fn a_chain_goes_on_in_its_sandbox_on_its_node_and_frees_it_at_the_end() {
+    let mut yard = Yard::with(chained(1), 1);
+    yard.attach("n1", 1, 8000);
+    yard.attach("n2", 2, 8000);
+    let a = yard.starts_all().remove(0);
+    assert!(a.keep);
+    yard.end(&a, None, None);
+    let b = yard.starts().remove(0);
+    assert_eq!((b.continue_from, &b.fence.node, b.keep), (Some(a.attempt), &a.fence.node, false));
+    assert_eq!(yard.cluster.nodes().iter().map(|n| n.sandboxes).sum::<u32>(), 1, "one sandbox serves both");
+    yard.end(&b, None, None);
+    let grader = yard.starts().remove(0);
+    yard.end(&grader, None, Some(1.0));
+    assert_eq!(yard.cluster.nodes().iter().map(|n| n.sandboxes).sum::<u32>(), 0);
+}
+
+#[test]
+fn a_lost_chain_starts_again_at_its_head() {
+    let mut yard = Yard::with(chained(1), 1);
+    yard.attach("n1", 1, 8000);
+    let a = yard.starts().remove(0);
+    yard.end(&a, None, None);
+    let b = yard.starts().remove(0);
+    // Another life of the node: the sandbox is gone with the old one.
+    yard.attach("n1", 2, 8000);
+    yard.later(Millis(2_000));
+    let again = yard.starts().remove(0);
+    assert_eq!((again.attempt.step, again.attempt.attempt), (StepIndex(0), 1));
+    assert!(again.fence.generation > a.fence.generation);
+    // The old b speaks late: fenced, nothing changes.
+    let fenced = yard.cluster.fenced_count();
+    yard.end(&b, None, None);
+    assert_eq!(yard.cluster.fenced_count(), fenced + 1);
+    assert!(yard.ends().is_empty());
+}
+
+#[test]
+fn a_failed_chain_step_releases_what_was_kept_and_its_grader_still_grades() {
+    let mut yard = Yard::with(chained(1), 1);
+    yard.attach("n1", 1, 8000);
+    let a = yard.starts().remove(0);
+    yard.end(&a, None, None);
+    let b = yard.starts().remove(0);
+    yard.end(&b, Some(FailureCode::AgentExit), None);
+    let grader = yard.starts().remove(0);
+    assert_eq!(grader.attempt.step, StepIndex(2));
+    yard.end(&grader, None, Some(0.0));
+    assert_eq!(yard.ends()[0].reward.as_ref().map(|r| r.value), Some(0.0));
+    assert!(yard.cluster.nodes().iter().all(|n| n.sandboxes == 0));
+}
+
+#[test]
+fn a_refusal_is_not_an_attempt() {
+    let mut yard = Yard::with(graded(1), 1);
+    yard.attach("n1", 1, 8000);
+    let first = yard.starts().remove(0);
+    let (at, attempt) = (first.fence.clone(), first.attempt);
+    yard.event(Event::AttemptRefused { at, attempt, class: RefusalClass::Busy, message: "full".into() });
+    assert!(yard.records.iter().any(|r| matches!(r, Record::AttemptWithdrawn { .. })));
+    yard.later(Millis(10_000));
+    let second = yard.starts().remove(0);
+    assert_eq!(second.attempt, first.attempt, "the same attempt number");
+    assert!(second.fence.generation > first.fence.generation, "under a new fence");
+}
+
+#[test]
+fn capacity_is_never_oversold_and_excess_queues() {
+    let mut yard = Yard::with(graded(8), 4);
+    yard.attach("n1", 1, 3000);
+    assert_eq!(yard.starts().len(), 3, "3 of 32 fit");
+    let explained = yard.cluster.explain(yard.now, ExplainTarget::Job(JOB)).unwrap();
+    let fact = explained.facts.iter().find(|f| f.code == "no_room").expect("says what it waits for");
+    assert_eq!((fact.resource, fact.node.as_deref()), (Some("cpu"), Some("n1")));
+    assert!(fact.text.contains("asks cpu 1, node n1 has 0 free of 3"), "{}", fact.text);
+}
+
+#[test]
+fn without_an_executor_the_job_waits_and_says_so() {
+    let yard = Yard::with(graded(1), 1);
+    let explained = yard.cluster.explain(yard.now, ExplainTarget::Job(JOB)).unwrap();
+    assert_eq!(explained.facts[0].code, "no_executor");
+}
+
+#[test]
+fn a_step_no_node_can_hold_holds_the_job_until_one_comes() {
+    let mut plan = graded(1);
+    plan.steps[0].resources = rollout::plan::ResourcesPlan::Fixed(resources(1000, 1 << 20));
+    let mut yard = Yard::with(plan, 1);
+    yard.attach("small", 1, 8000);
+    assert_eq!(yard.stored.job_state(JOB), Some(JobState::Held));
+    let explained = yard.cluster.explain(yard.now, ExplainTarget::Job(JOB)).unwrap();
+    assert!(explained.lines[0].contains("too_big_for_yard"), "{:?}", explained.lines);
+    assert!(
+        explained.lines[0].contains("memory 1Ti") && explained.lines[0].contains("64Gi"),
+        "{:?}",
+        explained.lines
+    );
+    let mut large = capacity(8000);
+    large.total.memory = Bytes(2 << 40);
+    let incarnation = IncarnationId::from_bits(9);
+    yard.event(Event::NodeAttached { node: node("large"), incarnation, capacity: large, held: vec![] });
+    assert_eq!(yard.starts()[0].fence.node, node("large"));
+}
+
+#[test]
+fn a_lease_without_reports_ends_and_its_work_starts_elsewhere() {
+    let mut yard = Yard::with(graded(1), 1);
+    yard.attach("n1", 1, 8000);
+    let first = yard.starts().remove(0);
+    yard.event(Event::NodeDetached { node: node("n1"), incarnation: IncarnationId::from_bits(1) });
+    yard.later(Millis(11_000));
+    assert!(yard.commands.is_empty(), "ttl and margin have not passed");
+    yard.attach("n2", 2, 8000);
+    yard.later(Millis(2_000));
+    let lost = |c: &Command| matches!(c, Command::Disconnect { node, .. } if node.0.as_str() == "n1");
+    assert!(yard.commands.iter().any(lost));
+    yard.later(Millis(1_000));
+    let second = yard.starts().remove(0);
+    assert_eq!(second.fence.node, node("n2"));
+    assert!(second.fence.generation > first.fence.generation);
+}
+
+#[test]
+fn a_node_that_comes_back_as_itself_gets_what_it_does_not_hold_and_loses_what_is_not_wanted() {
+    let mut yard = Yard::with(graded(2), 1);
+    yard.attach("n1", 1, 8000);
+    let started = yard.starts();
+    let foreign = started[0].attempt.rollout;
+    let stranger = rollout::AttemptId { rollout: foreign, step: StepIndex(1), attempt: 7 };
+    let held = vec![
+        Held {
+            attempt: started[0].attempt,
+            generation: started[0].fence.generation,
+            phase: HeldPhase::Running,
+        },
+        Held { attempt: stranger, generation: rollout::Generation(3), phase: HeldPhase::Running },
+    ];
+    let (now, snapshot) = (yard.now, yard.stored.snapshot());
+    let (cluster, records) = Cluster::restore(Config::default(), now, snapshot);
+    assert!(records.is_empty(), "{records:?}");
+    yard.cluster = cluster;
+    yard.check();
+    let incarnation = IncarnationId::from_bits(1);
+    yard.event(Event::NodeAttached { node: node("n1"), incarnation, capacity: capacity(8000), held });
+    let again = yard.starts();
+    assert_eq!(again.len(), 1, "only the one it does not hold");
+    assert_eq!(
+        (again[0].attempt, again[0].fence.generation),
+        (started[1].attempt, started[1].fence.generation)
+    );
+    assert!(yard.commands.iter().any(|c| matches!(c, Command::Kill { attempt, .. } if *attempt == stranger)));
+}
+
+#[test]
+fn cancel_kills_what_runs_and_closes_the_groups_as_cancelled() {
+    let mut yard = Yard::with(graded(2), 3);
+    yard.attach("n1", 1, 2000);
+    let started = yard.starts();
+    let (code, reason) = (FailureCode::Cancelled, "enough".to_owned());
+    yard.event(Event::JobCancelled { job: JOB, code, reason: reason.clone() });
+    let kills = yard.commands.iter().filter(|c| matches!(c, Command::Kill { .. })).count();
+    assert_eq!(kills, started.len());
+    assert!(yard.starts().is_empty());
+    let mut closed = yard.records.clone();
+    for s in &started {
+        yard.end(s, Some(FailureCode::Cancelled), None);
+        closed.extend(yard.records.clone());
+    }
+    assert!(yard.ends().iter().all(|e| e.status == Status::Cancelled && e.reward.is_none()));
+    yard.records = closed;
+    yard.seal_all();
+    assert_eq!(yard.stored.job_state(JOB), Some(JobState::Cancelled));
+    // Terminal states are final.
+    yard.event(Event::JobCancelled { job: JOB, code, reason });
+    assert!(yard.records.is_empty());
+}
+
+#[test]
+fn a_second_report_of_an_accepted_end_is_acknowledged_and_changes_nothing() {
+    let mut yard = Yard::with(graded(1), 1);
+    yard.attach("n1", 1, 8000);
+    let agent = yard.starts().remove(0);
+    yard.end(&agent, None, None);
+    yard.end(&agent, Some(FailureCode::NodeLost), None);
+    assert!(yard.records.is_empty(), "{:?}", yard.records);
+    assert!(matches!(yard.commands[..], [Command::AckEnded { .. }]));
+}
+
+#[test]
+fn a_deleted_lease_returns_the_capacity() {
+    let mut yard = Yard::with(graded(1), 1);
+    yard.attach("n1", 1, 8000);
+    let first = yard.starts().remove(0);
+    yard.event(Event::LeaseMissing { node: node("n1"), incarnation: IncarnationId::from_bits(1) });
+    assert!(yard.cluster.nodes().is_empty());
+    yard.attach("n1", 2, 8000);
+    yard.later(Millis(1_000));
+    assert!(yard.starts()[0].fence.generation > first.fence.generation);
+}
+
+#[test]
+fn incomplete_groups_close_as_the_spec_says() {
+    for (rule, closed) in
+        [(OnIncomplete::Deliver, GroupClosedAs::Short), (OnIncomplete::Drop, GroupClosedAs::Dropped)]
+    {
+        let mut plan = graded(2);
+        plan.group.on_incomplete = rule;
+        let mut yard = Yard::with(plan, 1);
+        yard.attach("n1", 1, 8000);
+        let mut all = Vec::new();
+        for agent in yard.starts() {
+            yard.end(&agent, None, None);
+            for _ in 0..2 {
+                let grader = yard.starts().remove(0);
+                yard.end(&grader, Some(FailureCode::RewardBad), None);
+                all.extend(yard.records.clone());
+            }
+        }
+        assert!(
+            all.iter().any(
+                |r| matches!(r, Record::GroupClosed { closed_as, valid: 0, .. } if *closed_as == closed)
+            )
+        );
+    }
+}
+
+#[test]
+fn failing_in_bulk_holds_the_job_but_what_agents_do_never_does() {
+    for (code, held) in [(FailureCode::StepExit, true), (FailureCode::AgentExit, false)] {
+        let kind = if held { StepKind::Run } else { StepKind::Agent };
+        let mut yard = Yard::with(plan(1, vec![step("work", kind, &[])]), 60);
+        yard.attach("n1", 1, 1000);
+        for _ in 0..40 {
+            match yard.starts().first().cloned() {
+                Some(started) => yard.end(&started, Some(code), None),
+                None => break,
+            }
+        }
+        assert_eq!(yard.stored.job_state(JOB) == Some(JobState::Held), held, "{code}");
+        assert_eq!(yard.ends().len() == 32, held);
+    }
+}
+
+#[test]
+fn priority_then_age_orders_jobs_and_begun_groups_come_first() {
+    let mut yard = Yard::new();
+    let mut high = graded(1);
+    high.admission.priority = 90;
+    yard.submit(JOB, graded(1), 3);
+    yard.submit(rollout::JobId::from_bits(2), high, 1);
+    yard.attach("n1", 1, 1000);
+    let first = yard.starts().remove(0);
+    assert_eq!(first.attempt.rollout.group.job.bits(), 2, "priority");
+    yard.end(&first, None, None);
+    let second = yard.starts().remove(0);
+    assert_eq!(second.attempt.step, StepIndex(1), "its grader before any new agent");
+}
+
+impl Yard {
+    /// Starts of every command since the job was submitted (attach runs more than one pass).
+    fn starts_all(&self) -> Vec<Started> {
+        let mut starts = self.starts();
+        if starts.is_empty() {
+            starts = self
+                .stored
+                .attempts
+                .values()
+                .map(|a| Started {
+                    fence: scheduler_core::event::Fence {
+                        node: a.node.clone(),
+                        incarnation: a.incarnation,
+                        generation: a.generation,
+                    },
+                    attempt: a.attempt,
+                    continue_from: a.continue_from,
+                    keep: true,
+                })
+                .collect();
+        }
+        starts
+    }
+}
