@@ -77,10 +77,7 @@ impl v1::jobs_server::Jobs for JobsService {
     async fn watch(&self, request: Request<v1::GetRequest>) -> Reply<Self::WatchStream> {
         answer(jobs::watch(self, &request.into_inner().job).await)
     }
-    async fn list_rollouts(
-        &self,
-        request: Request<v1::ListRolloutsRequest>,
-    ) -> Reply<v1::ListRolloutsReply> {
+    async fn list_rollouts(&self, request: Request<v1::ListRolloutsRequest>) -> Reply<v1::ListRolloutsReply> {
         answer(rollouts::list(self, &request.into_inner()).await)
     }
     async fn list_steps(&self, request: Request<v1::ListStepsRequest>) -> Reply<v1::ListStepsReply> {

@@ -258,9 +258,8 @@ impl Driver {
         if !resume {
             return Ok(None);
         }
-        let same = |other: &&NewJob| {
-            other.spec_hash == new_job.spec_hash && other.table_root == new_job.table_root
-        };
+        let same =
+            |other: &&NewJob| other.spec_hash == new_job.spec_hash && other.table_root == new_job.table_root;
         let pending = new_jobs.iter().find(same).map(|other| other.job);
         let stored = match pending {
             Some(job) => Some(job),

@@ -22,7 +22,10 @@ impl Health {
     /// Sentences for people; empty when all is well.
     pub fn sentences(&self) -> Vec<String> {
         let store = self.store.as_ref().map(|trouble| {
-            format!("The store does not take writes ({}); nothing new is placed until it does.", trouble.problem)
+            format!(
+                "The store does not take writes ({}); nothing new is placed until it does.",
+                trouble.problem
+            )
         });
         let recorder = self.recorder.as_ref().map(|trouble| {
             format!("Rows of closed groups cannot be written ({}); it is tried again.", trouble.problem)

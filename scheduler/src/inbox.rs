@@ -71,7 +71,9 @@ pub struct Submitted {
 #[derive(Debug)]
 pub enum SubmitRefused {
     /// The key belongs to another request.
-    KeyInUse { job: JobId },
+    KeyInUse {
+        job: JobId,
+    },
     Store(Error),
 }
 

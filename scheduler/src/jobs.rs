@@ -81,8 +81,7 @@ impl JobFacts {
     ) -> Result<Result<T, ResolveError>, RowsError> {
         let row = self.row(group.index)?;
         let task_id = self.task_id_of(&row, group.index);
-        let lookup =
-            Lookup { row: &row, task_id: &task_id, group, epoch: self.epoch(group.index), rollout };
+        let lookup = Lookup { row: &row, task_id: &task_id, group, epoch: self.epoch(group.index), rollout };
         Ok(use_it(&lookup))
     }
 
@@ -235,7 +234,6 @@ fn made(row: &JobRow, files: BTreeMap<String, String>, blobs: &BlobStore) -> Res
         let problem = checked.render(&row.document);
         return Err(Error::StoredSpec { job: row.job, problem });
     };
-    let rows = TaskRows::open(&plan, &files, blobs)
-        .map_err(|source| Error::Rows { job: row.job, source })?;
+    let rows = TaskRows::open(&plan, &files, blobs).map_err(|source| Error::Rows { job: row.job, source })?;
     Ok(JobFacts { job: row.job, plan: Arc::new(plan), table_root: row.table_root.clone(), files, rows })
 }

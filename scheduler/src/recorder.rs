@@ -154,7 +154,14 @@ impl Recorder {
             opened.map_err(|source| RecordError::Tables { job, root: root.clone(), source })?;
         writer.set_artifacts(artifacts);
         self.adopt(job, &recovery).await?;
-        Ok(Tables { facts, root, writer: Some(writer), appended: -1, waiting: Vec::new(), waiting_since: None })
+        Ok(Tables {
+            facts,
+            root,
+            writer: Some(writer),
+            appended: -1,
+            waiting: Vec::new(),
+            waiting_since: None,
+        })
     }
 
     /// What is sealed on disk and not in the store: a crash came between the two.
@@ -176,8 +183,7 @@ impl Recorder {
     /// True once every group of the job is sealed.
     async fn write(&self, job: JobId, tables: &mut Tables) -> Result<bool, RecordError> {
         loop {
-            let closed =
-                self.jobs.reads().closed_groups(job, tables.appended, APPEND_GROUPS_MAX).await?;
+            let closed = self.jobs.reads().closed_groups(job, tables.appended, APPEND_GROUPS_MAX).await?;
             let full = closed.len() == APPEND_GROUPS_MAX as usize;
             for group in closed {
                 self.append(tables, group).await?;
@@ -200,8 +206,8 @@ impl Recorder {
     /// No group of the job will close later.
     async fn all_closed(&self, row: &JobRow) -> Result<bool, RecordError> {
         use rollout::state::JobState::{Cancelled, Cancelling, Finished};
-        let admitted_all = row.next_group == row.groups_total
-            || matches!(row.state, Cancelling | Cancelled | Finished);
+        let admitted_all =
+            row.next_group == row.groups_total || matches!(row.state, Cancelling | Cancelled | Finished);
         let (closed, admitted) = self.jobs.reads().closed_of_admitted(row.job).await?;
         Ok(admitted_all && closed == admitted)
     }

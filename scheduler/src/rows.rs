@@ -28,7 +28,10 @@ pub enum RowsError {
 pub enum TaskRows {
     /// They are in the plan.
     Inline,
-    Jsonl { path: String, file: JsonlFile },
+    Jsonl {
+        path: String,
+        file: JsonlFile,
+    },
 }
 
 impl TaskRows {
@@ -43,9 +46,8 @@ impl TaskRows {
             TaskSource::Jsonl { path } => path.clone(),
         };
         let Some(sha256) = files.get(&path) else { return Err(RowsError::NotSent { path }) };
-        let found: Option<PathBuf> = blobs
-            .local_path(sha256)
-            .map_err(|source| RowsError::Blob { sha256: sha256.clone(), source })?;
+        let found: Option<PathBuf> =
+            blobs.local_path(sha256).map_err(|source| RowsError::Blob { sha256: sha256.clone(), source })?;
         let Some(found) = found else {
             return Err(RowsError::BlobMissing { path, sha256: sha256.clone() });
         };

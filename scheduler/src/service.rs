@@ -246,10 +246,7 @@ impl Parts {
     }
 }
 
-fn flat(
-    task: &str,
-    ended: Result<Result<(), Error>, tokio::task::JoinError>,
-) -> Result<(), Error> {
+fn flat(task: &str, ended: Result<Result<(), Error>, tokio::task::JoinError>) -> Result<(), Error> {
     ended.map_err(|error| Error::Panicked { task: format!("{task}: {error}") })?
 }
 

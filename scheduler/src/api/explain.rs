@@ -12,8 +12,11 @@ pub(super) async fn explain(service: &JobsService, text: &str) -> Result<v1::Exp
     let mut lines = service.health.now().sentences();
     let asked = service.inbox.ask(move |cluster, now| cluster.explain(now, target));
     // A store that takes no writes holds the driver up; the reason is known without it.
-    let explanation = match tokio::time::timeout(if lines.is_empty() { COMMIT_WAIT } else { COMMIT_WAIT / 10 }, asked)
-        .await
+    let explanation = match tokio::time::timeout(
+        if lines.is_empty() { COMMIT_WAIT } else { COMMIT_WAIT / 10 },
+        asked,
+    )
+    .await
     {
         Ok(explanation) => explanation?,
         Err(_) if lines.is_empty() => {
@@ -49,7 +52,8 @@ async fn target(service: &JobsService, text: &str) -> Result<ExplainTarget, ApiE
         None => (text, None),
     };
     let not_found = || {
-        ApiError::not_found("job or rollout", text).hint("name a job, a rollout, or rollout/step; a rollout exists once its group is admitted")
+        ApiError::not_found("job or rollout", text)
+            .hint("name a job, a rollout, or rollout/step; a rollout exists once its group is admitted")
     };
     let rollout: RolloutId = rollout.parse().map_err(|_| not_found())?;
     service.reads.rollout(rollout).await?.ok_or_else(not_found)?;

@@ -9,9 +9,7 @@ use scheduler_core::counts::Counts;
 use tokio::sync::{mpsc, oneshot};
 use tokio_stream::wrappers::ReceiverStream;
 
-use super::{
-    ApiCode, ApiError, COMMIT_WAIT, JobsService, STREAM_MESSAGES_MAX, Stream, counts, job_id, page,
-};
+use super::{ApiCode, ApiError, COMMIT_WAIT, JobsService, STREAM_MESSAGES_MAX, Stream, counts, job_id, page};
 use crate::inbox::Input;
 use crate::store::{JobCounts, JobRow};
 
@@ -91,10 +89,7 @@ pub(super) async fn watch(service: &JobsService, job: &str) -> Result<Stream<v1:
     Ok(ReceiverStream::new(stream))
 }
 
-pub(super) async fn cancel(
-    service: &JobsService,
-    request: v1::CancelRequest,
-) -> Result<v1::Job, ApiError> {
+pub(super) async fn cancel(service: &JobsService, request: v1::CancelRequest) -> Result<v1::Job, ApiError> {
     let job = job_id(&request.job)?;
     if request.reason.len() > REASON_BYTES_MAX {
         return Err(ApiError::bad_request("reason", format!("at most {REASON_BYTES_MAX} bytes")));
@@ -114,10 +109,7 @@ pub(super) async fn cancel(
 }
 
 /// Waits for the commit that answers, for a bounded time.
-pub(super) async fn committed<T>(
-    service: &JobsService,
-    answer: oneshot::Receiver<T>,
-) -> Result<T, ApiError> {
+pub(super) async fn committed<T>(service: &JobsService, answer: oneshot::Receiver<T>) -> Result<T, ApiError> {
     match tokio::time::timeout(COMMIT_WAIT, answer).await {
         Ok(Ok(answer)) => Ok(answer),
         Ok(Err(_)) => Err(crate::inbox::Stopping.into()),

@@ -92,8 +92,7 @@ impl Reading {
         loop {
             if let Some(outcome) = &attempt.outcome {
                 for (stream, offset) in positions {
-                    let captured =
-                        if *stream == "stdout" { &outcome.stdout } else { &outcome.stderr };
+                    let captured = if *stream == "stdout" { &outcome.stdout } else { &outcome.stderr };
                     if self.stored(stream, captured, *offset).await.is_err() {
                         return Ok(());
                     }

@@ -51,7 +51,11 @@ pub(super) async fn submit(
         if row.request_hash != request_hash {
             return Err(key_in_use(&request.idempotency_key, row.job));
         }
-        return Ok(v1::SubmitReply { job: Some(jobs::message(service, row).await?), resumed: false, warnings });
+        return Ok(v1::SubmitReply {
+            job: Some(jobs::message(service, row).await?),
+            resumed: false,
+            warnings,
+        });
     }
 
     let job = JobId::from_bits(rand::rng().random());
@@ -194,7 +198,8 @@ async fn stored_files(
         match service.blobs.size(&file.sha256).await.map_err(blob::failed)? {
             Some(size) if size == file.size => {}
             Some(size) => {
-                let message = format!("blob {} of `{}` has {size} bytes, not {}", file.sha256, shown(), file.size);
+                let message =
+                    format!("blob {} of `{}` has {size} bytes, not {}", file.sha256, shown(), file.size);
                 return Err(ApiError::new(ApiCode::BlobMismatch, message));
             }
             None => {
@@ -223,7 +228,8 @@ async fn rows(
         let groups = u64::from(count) * u64::from(plan.tasks.epochs);
         let groups = u32::try_from(groups).ok().filter(|groups| *groups <= GROUPS_MAX);
         let groups = groups.ok_or_else(|| {
-            let message = format!("{count} rows in {} epochs are more than {GROUPS_MAX} groups", plan.tasks.epochs);
+            let message =
+                format!("{count} rows in {} epochs are more than {GROUPS_MAX} groups", plan.tasks.epochs);
             ApiError::new(ApiCode::JobTooLarge, message)
         })?;
         Ok((Arc::new(JobFacts { job, plan: Arc::new(plan), table_root, files, rows }), groups))
@@ -251,7 +257,9 @@ fn check_rows(plan: &JobPlan, rows: &TaskRows) -> Result<u32, ApiError> {
         let id = resolve::task_id(plan, position, &row).map_err(|problem| invalid(&problem))?;
         if let Some(first) = ids.insert(id.clone(), index) {
             let message = format!("rows {first} and {index} have the same task id `{id}`");
-            return Err(ApiError::new(ApiCode::RowsInvalid, message).hint("`tasks.id` must be unique in the set"));
+            return Err(
+                ApiError::new(ApiCode::RowsInvalid, message).hint("`tasks.id` must be unique in the set")
+            );
         }
     }
     Ok(count)
@@ -284,11 +292,8 @@ mod tests {
         same.files.reverse();
         same.source_name = "other.yaml".to_owned();
         assert_eq!(request_hash(&same), hash);
-        let changes: [fn(&mut v1::SubmitRequest); 3] = [
-            |r| r.document.push('b'),
-            |r| r.table_root.push('/'),
-            |r| r.files[0].sha256.push('y'),
-        ];
+        let changes: [fn(&mut v1::SubmitRequest); 3] =
+            [|r| r.document.push('b'), |r| r.table_root.push('/'), |r| r.files[0].sha256.push('y')];
         for change in changes {
             let mut other = request.clone();
             change(&mut other);
@@ -298,10 +303,8 @@ mod tests {
 
     #[test]
     fn keys_outside_the_alphabet_and_repeated_paths_are_refused() {
-        let with_key = |key: &str| v1::SubmitRequest {
-            idempotency_key: key.to_owned(),
-            ..v1::SubmitRequest::default()
-        };
+        let with_key =
+            |key: &str| v1::SubmitRequest { idempotency_key: key.to_owned(), ..v1::SubmitRequest::default() };
         assert!(bounds(&with_key("run-1")).is_ok());
         for key in ["", "Run", "a b", "a_b", &"a".repeat(256)] {
             assert!(bounds(&with_key(key)).is_err(), "{key}");

@@ -5,8 +5,8 @@ use rollout::text::shown;
 use rollout::{Bytes, Generation, IncarnationId, MilliCpu, NodeId};
 use rollout_wire::from_wire::{self, WireError};
 use rollout_wire::v1;
-use scheduler_core::event::{Capacity, Fence, Held, HeldPhase, Measured, RefusalClass};
 use scheduler_core::Event;
+use scheduler_core::event::{Capacity, Fence, Held, HeldPhase, Measured, RefusalClass};
 
 /// Attempts one executor may hold.
 pub const HELD_MAX: usize = 65_536;
@@ -90,11 +90,7 @@ pub(super) struct Reporter {
 
 impl Reporter {
     fn at(&self, generation: u64) -> Fence {
-        Fence {
-            node: self.node.clone(),
-            incarnation: self.incarnation,
-            generation: Generation(generation),
-        }
+        Fence { node: self.node.clone(), incarnation: self.incarnation, generation: Generation(generation) }
     }
 
     pub(super) fn started(&self, message: &v1::AttemptStarted) -> Result<Event, WireError> {
@@ -149,11 +145,7 @@ mod tests {
     fn a_bad_hello_is_refused_with_the_field_by_name() {
         assert!(greeting(&hello()).is_ok());
         let held = v1::HeldAttempt {
-            attempt: Some(v1::AttemptRef {
-                rollout: "j0000000000007-g0-s0".to_owned(),
-                step: 0,
-                attempt: 0,
-            }),
+            attempt: Some(v1::AttemptRef { rollout: "j0000000000007-g0-s0".to_owned(), step: 0, attempt: 0 }),
             generation: 1,
             phase: 0,
         };

@@ -75,9 +75,7 @@ pub(super) async fn run(service: NodesService, mut incoming: Streaming<v1::Repor
 }
 
 /// The first report must be a hello; what came behind it in the same batch is kept.
-async fn hello(
-    incoming: &mut Streaming<v1::ReportBatch>,
-) -> Result<(Greeting, Vec<v1::Report>), Close> {
+async fn hello(incoming: &mut Streaming<v1::ReportBatch>) -> Result<(Greeting, Vec<v1::Report>), Close> {
     let bad = |message: String| Close { code: "bad_hello", message };
     let first = timeout(HELLO_TIMEOUT, incoming.message()).await;
     let first = first.map_err(|_| bad(format!("no hello within {} s", HELLO_TIMEOUT.as_secs())))?;
@@ -108,10 +106,10 @@ async fn serve(
     let reader = Reader { service, session, reporter, work, acknowledge };
     let asked_to_close = async {
         let close = closed.wait_for(Option::is_some).await;
-        close.ok().and_then(|close| close.clone()).unwrap_or(Close {
-            code: "replaced",
-            message: "the session was replaced".to_owned(),
-        })
+        close
+            .ok()
+            .and_then(|close| close.clone())
+            .unwrap_or(Close { code: "replaced", message: "the session was replaced".to_owned() })
     };
     tokio::select! {
         biased;
@@ -202,11 +200,7 @@ async fn acknowledge_beats(mut beats: watch::Receiver<Option<u64>>, out: &Out) -
     Close { code: "gone", message: "the reader ended".to_owned() }
 }
 
-async fn send_commands(
-    service: &NodesService,
-    mut commands: mpsc::Receiver<Outgoing>,
-    out: &Out,
-) -> Close {
+async fn send_commands(service: &NodesService, mut commands: mpsc::Receiver<Outgoing>, out: &Out) -> Close {
     let mut drained = Vec::with_capacity(BATCH_COMMANDS_MAX);
     while commands.recv_many(&mut drained, BATCH_COMMANDS_MAX).await > 0 {
         let messages = resolve(service, std::mem::take(&mut drained)).await;

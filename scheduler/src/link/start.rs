@@ -33,12 +33,9 @@ pub(super) struct StartOrder {
 impl StartOrder {
     pub(super) fn of(outgoing: &Outgoing) -> Option<Self> {
         match outgoing {
-            Outgoing::Core(Command::Start { to, attempt, continue_from, keep }) => Some(Self {
-                to: to.clone(),
-                attempt: *attempt,
-                continue_from: *continue_from,
-                keep: *keep,
-            }),
+            Outgoing::Core(Command::Start { to, attempt, continue_from, keep }) => {
+                Some(Self { to: to.clone(), attempt: *attempt, continue_from: *continue_from, keep: *keep })
+            }
             _ => None,
         }
     }
@@ -72,8 +69,7 @@ impl Starts {
             Ok(outcomes) => outcomes,
             Err(failure) => return orders.iter().map(|_| Err(failure.clone())).collect(),
         };
-        let outcome =
-            |key: (RolloutId, StepIndex)| outcomes[asked.binary_search(&key).ok()?].as_deref();
+        let outcome = |key: (RolloutId, StepIndex)| outcomes[asked.binary_search(&key).ok()?].as_deref();
         let steps = resolved(&facts, orders).await;
         let each = orders.iter().zip(steps).map(|(order, step)| {
             let step = step?;
@@ -102,10 +98,7 @@ impl Starts {
         }
     }
 
-    async fn outcomes(
-        &self,
-        asked: &[(RolloutId, StepIndex)],
-    ) -> Result<Vec<Option<Box<Outcome>>>, Failure> {
+    async fn outcomes(&self, asked: &[(RolloutId, StepIndex)]) -> Result<Vec<Option<Box<Outcome>>>, Failure> {
         if asked.is_empty() {
             return Ok(Vec::new());
         }
@@ -152,11 +145,7 @@ fn inputs<'a>(
     let input = |input: &rollout::plan::InputPlan| {
         let artifacts = &outcome(input.step)?.artifacts;
         let artifact = artifacts.iter().find(|artifact| artifact.name == input.output.as_str())?;
-        Some(v1::Input {
-            path: input.path.clone(),
-            sha256: artifact.sha256.clone(),
-            size: artifact.size.0,
-        })
+        Some(v1::Input { path: input.path.clone(), sha256: artifact.sha256.clone(), size: artifact.size.0 })
     };
     facts.plan.step(attempt.step).inputs.iter().filter_map(input).collect()
 }

@@ -297,7 +297,9 @@ impl Folding {
         writes.generations = self
             .generations
             .into_iter()
-            .map(|((rollout, step), generation)| with(rollout_key(rollout), [json!(step.0), json!(generation)]))
+            .map(|((rollout, step), generation)| {
+                with(rollout_key(rollout), [json!(step.0), json!(generation)])
+            })
             .collect();
         writes.rollout_ends = self.rollout_ends.into_values().collect();
         writes.closed = self.closed.into_values().collect();
@@ -344,11 +346,7 @@ mod tests {
 
     fn attempt() -> AttemptId {
         let group = GroupId { job: JobId::from_bits(1), index: 2 };
-        AttemptId {
-            rollout: RolloutId { group, sample: 3, refill: 0 },
-            step: StepIndex(4),
-            attempt: 5,
-        }
+        AttemptId { rollout: RolloutId { group, sample: 3, refill: 0 }, step: StepIndex(4), attempt: 5 }
     }
 
     fn placed(generation: u64) -> Record {

@@ -75,10 +75,8 @@ async fn inspect(path: &Path) -> Result<(), Error> {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(()),
         Err(source) => return Err(Error::DataDir { path: path.to_owned(), source }),
     }
-    let options = SqliteConnectOptions::new()
-        .filename(path)
-        .busy_timeout(BUSY_TIMEOUT)
-        .disable_statement_logging();
+    let options =
+        SqliteConnectOptions::new().filename(path).busy_timeout(BUSY_TIMEOUT).disable_statement_logging();
     let look = async {
         let mut connection = SqliteConnection::connect_with(&options).await?;
         let id: i64 = sqlx::query("PRAGMA application_id").fetch_one(&mut connection).await?.try_get(0)?;
@@ -111,7 +109,10 @@ async fn migrate(path: &Path, connection: &mut SqliteConnection) -> Result<(), E
             Error::DatabaseTooNew { path: path.to_owned(), found, known }
         }
         MigrateError::VersionMissing(found) | MigrateError::VersionMismatch(found) => {
-            Error::DatabaseCorrupt { path: path.to_owned(), problem: format!("its schema {found} is not ours") }
+            Error::DatabaseCorrupt {
+                path: path.to_owned(),
+                problem: format!("its schema {found} is not ours"),
+            }
         }
         MigrateError::Execute(source) | MigrateError::ExecuteMigration(source, _) => {
             failed("migrating the database")(source)

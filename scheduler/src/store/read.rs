@@ -125,21 +125,12 @@ pub struct MemberRow {
     pub attempts: Vec<(AttemptId, NodeId, Box<Outcome>)>,
 }
 
-pub(super) const JOB_STATES: [JobState; 5] = [
-    JobState::Running,
-    JobState::Held,
-    JobState::Cancelling,
-    JobState::Finished,
-    JobState::Cancelled,
-];
+pub(super) const JOB_STATES: [JobState; 5] =
+    [JobState::Running, JobState::Held, JobState::Cancelling, JobState::Finished, JobState::Cancelled];
 pub(super) const STATUSES: [Status; 5] =
     [Status::Completed, Status::Truncated, Status::Aborted, Status::Failed, Status::Cancelled];
-pub(super) const CLOSED_AS: [GroupClosedAs; 4] = [
-    GroupClosedAs::Full,
-    GroupClosedAs::Short,
-    GroupClosedAs::Dropped,
-    GroupClosedAs::Cancelled,
-];
+pub(super) const CLOSED_AS: [GroupClosedAs; 4] =
+    [GroupClosedAs::Full, GroupClosedAs::Short, GroupClosedAs::Dropped, GroupClosedAs::Cancelled];
 pub(super) const STEP_STATES: [StepState; 8] = [
     StepState::Waiting,
     StepState::Ready,
@@ -230,8 +221,7 @@ impl Reads {
         unfinished_only: bool,
         limit: u32,
     ) -> Result<Vec<JobRow>, Error> {
-        let (created_at, job) =
-            before.map_or((i64::MAX, String::new()), |(at, job)| (at.0, job.to_string()));
+        let (created_at, job) = before.map_or((i64::MAX, String::new()), |(at, job)| (at.0, job.to_string()));
         let rows = sqlx::query(statement!("common/list_jobs"))
             .bind(created_at)
             .bind(job)
@@ -325,9 +315,8 @@ impl Reads {
         after: Option<RolloutId>,
         limit: u32,
     ) -> Result<Vec<RolloutRow>, Error> {
-        let (group, sample, refill) = after.map_or((-1, -1, -1), |r| {
-            (i64::from(r.group.index), i64::from(r.sample), i64::from(r.refill))
-        });
+        let (group, sample, refill) = after
+            .map_or((-1, -1, -1), |r| (i64::from(r.group.index), i64::from(r.sample), i64::from(r.refill)));
         let rows = sqlx::query(statement!("common/list_rollouts"))
             .bind(job.to_string())
             .bind(group)
@@ -467,10 +456,7 @@ impl Reads {
             .fetch_one(&self.pool)
             .await
             .map_err(failed("counting closed groups"))?;
-        Ok((
-            row::unsigned(&row, "groups", "closed", &job)?,
-            row::unsigned(&row, "groups", "admitted", &job)?,
-        ))
+        Ok((row::unsigned(&row, "groups", "closed", &job)?, row::unsigned(&row, "groups", "admitted", &job)?))
     }
 
     /// In the order of their `seq`, those behind `after_seq`.
@@ -489,8 +475,8 @@ impl Reads {
             .map_err(failed("reading closed groups"))?;
         let read = |row: &SqliteRow| {
             let group = row::group(row, "groups", job)?;
-            let (seq, closed_as) = closed(row, &group)?
-                .ok_or_else(|| row::wrong("groups", "closed_seq", &group, "missing"))?;
+            let (seq, closed_as) =
+                closed(row, &group)?.ok_or_else(|| row::wrong("groups", "closed_seq", &group, "missing"))?;
             Ok(ClosedGroup {
                 group,
                 seq,

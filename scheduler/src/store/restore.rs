@@ -29,7 +29,8 @@ impl Reads {
         let mut rollouts = self.open_rollouts(job).await?;
         let totals = self.totals(job, success_at(&plan)).await?;
         let sealed = self.open(statement!("common/count_sealed"), job).await?;
-        let sealed = sealed.first().map(|row| row::unsigned(row, "groups", "sealed", &job.job)).transpose()?;
+        let sealed =
+            sealed.first().map(|row| row::unsigned(row, "groups", "sealed", &job.job)).transpose()?;
         let mut groups = Vec::new();
         for row in self.open(statement!("common/open_groups"), job).await? {
             let group = row::group(&row, "groups", job.job)?;
@@ -82,14 +83,8 @@ impl Reads {
             let rollout = row::rollout(&row, "step_states", group)?;
             let step = StepIndex(row::unsigned(&row, "step_states", "step", &rollout)?);
             let text = row::text(&row, "step_states", "state", &rollout)?;
-            let state = row::word(
-                "step_states",
-                "state",
-                &rollout,
-                text,
-                &read::STEP_STATES,
-                StepState::as_str,
-            )?;
+            let state =
+                row::word("step_states", "state", &rollout, text, &read::STEP_STATES, StepState::as_str)?;
             of("step_states", group, rollout, &mut |r| r.steps.push((step, state)))?;
         }
         for row in self.open(statement!("common/open_withdrawn"), job).await? {
@@ -112,8 +107,7 @@ impl Reads {
     async fn totals(&self, job: &JobRow, success_at: f64) -> Result<Totals, Error> {
         let mut totals = Totals::default();
         let mut current: Option<GroupSum> = None;
-        let mut rows =
-            sqlx::query(statement!("common/job_ends")).bind(job.job.to_string()).fetch(&self.pool);
+        let mut rows = sqlx::query(statement!("common/job_ends")).bind(job.job.to_string()).fetch(&self.pool);
         while let Some(row) = rows.try_next().await.map_err(failed("summing up a job"))? {
             let group = row::group(&row, "groups", job.job)?;
             let closed = row::optional_signed(&row, "groups", "closed_seq", &group)?.is_some();

@@ -111,8 +111,7 @@ pub(super) fn attempt(row: &SqliteRow, rollout: RolloutId) -> Result<AttemptId, 
 }
 
 pub(super) fn outcome(row: &SqliteRow, at: &impl Display) -> Result<Option<Box<Outcome>>, Error> {
-    let bytes: Option<&[u8]> =
-        row.try_get("outcome").map_err(|e| wrong("attempts", "outcome", at, e))?;
+    let bytes: Option<&[u8]> = row.try_get("outcome").map_err(|e| wrong("attempts", "outcome", at, e))?;
     let Some(bytes) = bytes else { return Ok(None) };
     let message = v1::Outcome::decode(bytes).map_err(|e| wrong("attempts", "outcome", at, e))?;
     let outcome = from_wire::outcome(&message).map_err(|e| wrong("attempts", "outcome", at, e))?;

@@ -156,11 +156,7 @@ fn integer(value: u64) -> i64 {
 }
 
 /// The first statement of every transaction: it takes the write lock and proves the epoch.
-async fn advance(
-    transaction: &mut Transaction<'_, Sqlite>,
-    epoch: u64,
-    seq: u64,
-) -> Result<(), CommitError> {
+async fn advance(transaction: &mut Transaction<'_, Sqlite>, epoch: u64, seq: u64) -> Result<(), CommitError> {
     let advanced = sqlx::query(statement!("common/advance_commit"))
         .bind(integer(seq))
         .bind(integer(epoch))
@@ -176,8 +172,7 @@ async fn advance(
         .await
         .map_err(failed("reading the epoch"))
         .map_err(CommitError::Definite)?;
-    let found: u64 =
-        row::unsigned(&meta, "meta", "epoch", &"the only row").map_err(CommitError::Fatal)?;
+    let found: u64 = row::unsigned(&meta, "meta", "epoch", &"the only row").map_err(CommitError::Fatal)?;
     Err(CommitError::Fatal(if found == epoch {
         Error::StoreDiverged { problem: format!("commit {seq} does not follow the stored one") }
     } else {

@@ -15,7 +15,9 @@ use crate::yard::{HANG, HELLO_ROLLOUTS, Yard, code, finished, hello};
 /// Every commit fails once at this point, then goes through.
 fn every_commit_fails_once(point: CommitPoint) -> CommitHook {
     let failed = std::sync::Mutex::new(std::collections::BTreeSet::new());
-    CommitHook(Arc::new(move |at, seq| (at == point && failed.lock().unwrap().insert(seq)).then_some(InjectedFault)))
+    CommitHook(Arc::new(move |at, seq| {
+        (at == point && failed.lock().unwrap().insert(seq)).then_some(InjectedFault)
+    }))
 }
 
 async fn a_job_under(point: CommitPoint) {
@@ -119,7 +121,10 @@ async fn on_a_full_disk_nothing_is_acknowledged_and_nothing_is_lost() {
         .output();
     match spawned {
         Ok(output) if output.status.success() => {}
-        Ok(output) if !std::fs::metadata("/proc/self").is_ok_and(|m| std::os::unix::fs::MetadataExt::uid(&m) == 0) => {
+        Ok(output)
+            if !std::fs::metadata("/proc/self")
+                .is_ok_and(|m| std::os::unix::fs::MetadataExt::uid(&m) == 0) =>
+        {
             eprintln!("skipped: a private mount namespace needs root ({})", output.status);
         }
         Ok(output) => panic!(
@@ -168,7 +173,8 @@ async fn on_a_small_disk(disk: &Path) {
     assert!(!pending.is_finished(), "nothing is acknowledged while nothing can be stored");
     std::fs::remove_file(&filler).unwrap();
     let late = pending.await.unwrap();
-    let late = late.unwrap_or_else(|status| panic!("{}: {status:?}", code(&status))).into_inner().job.unwrap();
+    let late =
+        late.unwrap_or_else(|status| panic!("{}: {status:?}", code(&status))).into_inner().job.unwrap();
     for job in [before.id, late.id] {
         assert_eq!(finished(&yard, &job).await.counts.unwrap().rollouts_ended, HELLO_ROLLOUTS);
         assert_eq!(yard.summary(&job).trajectories, HELLO_ROLLOUTS);

@@ -1,6 +1,7 @@
 //! Jobs from submit to table.
 
 use rollout_wire::v1;
+use sha2::Digest;
 
 use crate::executor::{Behaviour, Executor};
 use crate::yard::{HELLO_ROLLOUTS, Yard, code, finished, hello};
@@ -55,8 +56,11 @@ async fn a_job_runs_from_submit_to_its_table() {
     let shown: Vec<_> = steps.iter().map(|s| (s.step.as_str(), s.state.as_str(), s.node.as_str())).collect();
     assert_eq!(shown, [("work", "succeeded", "n1"), ("grade", "succeeded", "n1")]);
 
-    let request =
-        v1::LogsRequest { rollout: rollouts[5].id.clone(), step: "work".to_owned(), ..v1::LogsRequest::default() };
+    let request = v1::LogsRequest {
+        rollout: rollouts[5].id.clone(),
+        step: "work".to_owned(),
+        ..v1::LogsRequest::default()
+    };
     let mut logs = client.logs(request).await.unwrap().into_inner();
     let chunk = logs.message().await.unwrap().unwrap();
     assert_eq!((chunk.stream.as_str(), chunk.data.as_slice()), ("stdout", b"hello from work\n".as_slice()));
@@ -137,9 +141,12 @@ async fn what_is_wrong_with_a_submit_is_said_before_anything_is_stored() {
         ("bad_request", &|r| r.table_root = "relative".to_owned()),
         ("not_available_yet", &|r| r.table_root = "s3://bucket/x".to_owned()),
         ("table_root_missing", &|r| r.table_root = String::new()),
-        ("rows_invalid", &|r| r.document = r.document.replace("{n: \"7\", want: \"49\"}", "{n: \"7\"}")),
+        ("spec_invalid", &|r| r.document = r.document.replace("{n: \"7\", want: \"49\"}", "{n: \"7\"}")),
         ("file_missing", &|r| {
-            r.document = r.document.replace("{inline: [{n: \"6\", want: \"42\"}, {n: \"7\", want: \"49\"}]}", "tasks.jsonl");
+            r.document = r.document.replace(
+                "{inline: [{n: \"6\", want: \"42\"}, {n: \"7\", want: \"49\"}]}",
+                "{jsonl: tasks.jsonl}",
+            );
         }),
     ];
     for (expected, change) in cases {
@@ -163,10 +170,7 @@ async fn rows_of_an_uploaded_file_are_read_once_an_epoch() {
     let _executor = Executor::attach(&yard, Behaviour::default());
     let mut client = yard.client().await;
     let rows = "{\"n\": \"1\", \"want\": \"7\", \"id\": \"one\"}\n{\"n\": \"2\", \"want\": \"14\", \"id\": \"two\"}\n";
-    let sha256 = {
-        use sha2::Digest;
-        hex::encode(sha2::Sha256::digest(rows))
-    };
+    let sha256 = hex::encode(sha2::Sha256::digest(rows));
     let chunk = |sha256: &str, data: &str| v1::BlobChunk { sha256: sha256.to_owned(), data: data.into() };
     let chunks = vec![chunk(&sha256, &rows[..10]), chunk("", &rows[10..])];
     let put = client.put_blob(tokio_stream::iter(chunks.clone())).await.unwrap().into_inner();
@@ -176,12 +180,26 @@ async fn rows_of_an_uploaded_file_are_read_once_an_epoch() {
     assert_eq!(code(&client.put_blob(tokio_stream::iter(lie)).await.unwrap_err()), "blob_mismatch");
 
     let mut request = hello(&yard, "a");
+    let missing = "{\"n\": \"1\", \"id\": \"one\"}\n{\"n\": \"1\", \"want\": \"7\", \"id\": \"one\"}\n";
     request.document = request.document.replace(
         "{from: {inline: [{n: \"6\", want: \"42\"}, {n: \"7\", want: \"49\"}]}}",
-        "{from: tasks.jsonl, id: \"${row.id}\", epochs: 3}",
+        "{from: {jsonl: tasks.jsonl}, id: \"${row.id}\", epochs: 3}",
     );
     let size = rows.len() as u64;
-    request.files = vec![v1::ClientFile { path: "tasks.jsonl".to_owned(), sha256, size }];
+    let file = |sha256, size| vec![v1::ClientFile { path: "tasks.jsonl".to_owned(), sha256, size }];
+    for (bad_rows, problem) in [
+        (missing.to_owned(), "row 0: column `want` is missing"),
+        (rows.replace("two", "one"), "rows 0 and 1 have the same task id `one`"),
+        (rows.replace('}', ""), "line 1"),
+    ] {
+        let sha256 = hex::encode(sha2::Sha256::digest(&bad_rows));
+        client.put_blob(tokio_stream::iter(vec![chunk(&sha256, &bad_rows)])).await.unwrap();
+        request.files = file(sha256, bad_rows.len() as u64);
+        let refused = client.submit(request.clone()).await.unwrap_err();
+        assert_eq!(code(&refused), "rows_invalid");
+        assert!(refused.message().contains(problem), "{}", refused.message());
+    }
+    request.files = file(sha256, size);
     let id = client.submit(request).await.unwrap().into_inner().job.unwrap().id;
     let job = finished(&yard, &id).await;
     assert_eq!(job.counts.unwrap().groups_sealed, 6);
