@@ -18,6 +18,7 @@ use std::time::Duration;
 use blobs::BlobStore;
 use rollout::JobId;
 use rollout_wire::v1;
+use scheduler_core::{Cluster, Now};
 use tokio::sync::watch;
 use tokio_stream::wrappers::ReceiverStream;
 use tokio_util::sync::CancellationToken;
@@ -53,6 +54,20 @@ pub struct JobsService {
 }
 
 pub(crate) use counts::CountsCache;
+
+impl JobsService {
+    /// What the core says; none while the store takes no writes, for then the driver waits.
+    async fn ask<T: Send + 'static>(
+        &self,
+        question: impl FnOnce(&Cluster, Now) -> T + Send + 'static,
+    ) -> Result<Option<T>, ApiError> {
+        tokio::select! {
+            biased;
+            answer = self.inbox.ask(question) => Ok(Some(answer?)),
+            () = self.health.store_in_trouble() => Ok(None),
+        }
+    }
+}
 
 type Reply<T> = Result<Response<T>, Status>;
 type Stream<T> = ReceiverStream<Result<T, Status>>;

@@ -143,7 +143,9 @@ impl Driver {
         let plan = self.cluster.plan(now);
         pass.batch.records.extend(plan.records);
         if !pass.batch.is_empty() {
-            pass.batch.versions = self.links.versions();
+            if pass.batch.records.iter().any(|record| matches!(record, Record::Lease { .. })) {
+                pass.batch.versions = self.links.versions();
+            }
             if !self.commit(&pass.batch, now.wall).await? {
                 return Ok(None);
             }

@@ -35,9 +35,9 @@ pub enum Error {
     #[error("job {job}: its stored spec is not valid for this version: {problem}")]
     StoredSpec { job: JobId, problem: String },
     #[error("job {job}: its task rows cannot be read")]
-    Rows { job: JobId, source: crate::rows::RowsError },
+    Rows { job: JobId, source: Box<crate::rows::RowsError> },
     #[error("cannot use the blob store {url}")]
-    Blobs { url: String, source: blobs::Error },
+    Blobs { url: String, source: Box<blobs::Error> },
     #[error("the server stopped")]
     Serve { source: tonic::transport::Error },
     #[error("a task of the scheduler ended by a panic: {task}")]

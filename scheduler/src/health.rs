@@ -60,6 +60,11 @@ impl HealthBoard {
     pub(crate) fn recorder(&self, trouble: Option<Trouble>) {
         self.0.send_if_modified(|health| set(&mut health.recorder, trouble));
     }
+    /// Returns once the store takes no writes: the driver then answers nothing until it does.
+    pub(crate) async fn store_in_trouble(&self) {
+        // The sender is `self`: the channel cannot close meanwhile.
+        let _ = self.0.subscribe().wait_for(|health| health.store.is_some()).await;
+    }
     pub(crate) fn now(&self) -> Health {
         self.0.borrow().clone()
     }

@@ -59,7 +59,7 @@ impl JobFacts {
         let job = self.job;
         let read = tokio::task::spawn_blocking(move || Ok(self.task_id_of(&self.row(index)?, index))).await;
         read.map_err(|error| Error::Panicked { task: error.to_string() })?
-            .map_err(|source| Error::Rows { job, source })
+            .map_err(|source| Error::Rows { job, source: Box::new(source) })
     }
 
     /// `sha256:<hex>` of the row as JSON with sorted keys.
@@ -234,6 +234,7 @@ fn made(row: &JobRow, files: BTreeMap<String, String>, blobs: &BlobStore) -> Res
         let problem = checked.render(&row.document);
         return Err(Error::StoredSpec { job: row.job, problem });
     };
-    let rows = TaskRows::open(&plan, &files, blobs).map_err(|source| Error::Rows { job: row.job, source })?;
+    let rows = TaskRows::open(&plan, &files, blobs)
+        .map_err(|source| Error::Rows { job: row.job, source: Box::new(source) })?;
     Ok(JobFacts { job: row.job, plan: Arc::new(plan), table_root: row.table_root.clone(), files, rows })
 }

@@ -25,7 +25,7 @@ use crate::error::Error;
 use crate::health::{HealthBoard, Trouble, chain};
 use crate::inbox::{Inbox, Input, Stopping};
 use crate::jobs::{JobFacts, Jobs};
-use crate::store::{ClosedGroup, JobRow, ShardRow};
+use crate::store::{ClosedGroup, JobRow, NodeRow, ShardRow};
 
 /// Groups read and appended together.
 const APPEND_GROUPS_MAX: u32 = 64;
@@ -182,11 +182,16 @@ impl Recorder {
 
     /// True once every group of the job is sealed.
     async fn write(&self, job: JobId, tables: &mut Tables) -> Result<bool, RecordError> {
+        // What a full disk left waiting goes first: nothing is added to it meanwhile.
+        if tables.writer.as_ref().is_some_and(TableWriter::should_seal) {
+            self.seal(job, tables).await?;
+        }
+        let nodes = Arc::new(self.jobs.reads().nodes().await?);
         loop {
             let closed = self.jobs.reads().closed_groups(job, tables.appended, APPEND_GROUPS_MAX).await?;
             let full = closed.len() == APPEND_GROUPS_MAX as usize;
             for group in closed {
-                self.append(tables, group).await?;
+                self.append(tables, group, nodes.clone()).await?;
                 if tables.writer.as_ref().is_some_and(TableWriter::should_seal) {
                     self.seal(job, tables).await?;
                 }
@@ -212,10 +217,14 @@ impl Recorder {
         Ok(admitted_all && closed == admitted)
     }
 
-    async fn append(&self, tables: &mut Tables, closed: ClosedGroup) -> Result<(), RecordError> {
+    async fn append(
+        &self,
+        tables: &mut Tables,
+        closed: ClosedGroup,
+        nodes: Arc<Vec<NodeRow>>,
+    ) -> Result<(), RecordError> {
         let (seq, id) = (closed.seq, closed.group);
         let rows = self.jobs.reads().group_rows(id).await?;
-        let nodes = self.jobs.reads().nodes().await?;
         let (facts, blobs, yard) = (tables.facts.clone(), self.blobs.clone(), self.yard_id.clone());
         let runtime = Handle::current();
         let mut writer = tables.writer.take().ok_or(RecordError::NoJob { job: id.job })?;

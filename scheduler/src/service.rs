@@ -165,7 +165,7 @@ impl Scheduler {
 
 async fn open_blobs(url: String) -> Result<BlobStore, Error> {
     let opened = tokio::task::spawn_blocking(move || {
-        BlobStore::open(&url).map_err(|source| Error::Blobs { url, source })
+        BlobStore::open(&url).map_err(|source| Error::Blobs { url, source: Box::new(source) })
     });
     opened.await.map_err(|error| Error::Panicked { task: error.to_string() })?
 }

@@ -5,26 +5,12 @@ use rollout_wire::v1;
 use scheduler_core::ExplainTarget;
 
 use super::rollouts::step_index;
-use super::{ApiError, COMMIT_WAIT, JobsService};
+use super::{ApiError, JobsService};
 
 pub(super) async fn explain(service: &JobsService, text: &str) -> Result<v1::ExplainReply, ApiError> {
     let target = target(service, text).await?;
+    let explanation = service.ask(move |cluster, now| cluster.explain(now, target)).await?.flatten();
     let mut lines = service.health.now().sentences();
-    let asked = service.inbox.ask(move |cluster, now| cluster.explain(now, target));
-    // A store that takes no writes holds the driver up; the reason is known without it.
-    let explanation = match tokio::time::timeout(
-        if lines.is_empty() { COMMIT_WAIT } else { COMMIT_WAIT / 10 },
-        asked,
-    )
-    .await
-    {
-        Ok(explanation) => explanation?,
-        Err(_) if lines.is_empty() => {
-            lines.push("The scheduler is busy storing; ask again.".to_owned());
-            None
-        }
-        Err(_) => None,
-    };
     let facts = match explanation {
         Some(explanation) => {
             lines.extend(explanation.lines);

@@ -7,7 +7,9 @@ use rollout::{FailureCode, JobId, Timestamp};
 use rollout_wire::v1;
 use scheduler_core::counts::Counts;
 use tokio::sync::{mpsc, oneshot};
+use tokio::time::Instant;
 use tokio_stream::wrappers::ReceiverStream;
+use tonic::Status;
 
 use super::{ApiCode, ApiError, COMMIT_WAIT, JobsService, STREAM_MESSAGES_MAX, Stream, counts, job_id, page};
 use crate::inbox::Input;
@@ -15,6 +17,8 @@ use crate::store::{JobCounts, JobRow};
 
 /// A watcher is told at most this often.
 const WATCH_INTERVAL: Duration = Duration::from_millis(500);
+/// How often a watched job is looked at, while commits come.
+const WATCH_PAUSE: Duration = Duration::from_millis(25);
 /// Bytes of a reason to cancel.
 const REASON_BYTES_MAX: usize = 1024;
 
@@ -53,40 +57,65 @@ pub(super) async fn watch(service: &JobsService, job: &str) -> Result<Stream<v1:
     let id = job_id(job)?;
     let first = get(service, job).await?;
     let (sender, stream) = mpsc::channel(STREAM_MESSAGES_MAX);
-    let service = service.clone();
-    let mut commits = service.commits.clone();
-    service.tasks.clone().spawn(async move {
+    let watching = Watching { service: service.clone(), job: id, sender };
+    service.tasks.spawn(watching.run(first));
+    Ok(ReceiverStream::new(stream))
+}
+
+struct Watching {
+    service: JobsService,
+    job: JobId,
+    sender: mpsc::Sender<Result<v1::Job, Status>>,
+}
+
+impl Watching {
+    async fn run(self, first: v1::Job) {
+        let watched = tokio::select! {
+            () = self.sender.closed() => Ok(()),
+            () = self.service.stop.cancelled() => Err(ApiError::from(crate::inbox::Stopping)),
+            watched = self.watch(first) => watched,
+        };
+        if let Err(error) = watched {
+            error.log();
+            // The watcher may be gone.
+            let _ = self.sender.try_send(Err(error.into()));
+        }
+    }
+
+    /// Until the job is final, or the watcher is gone.
+    async fn watch(&self, first: v1::Job) -> Result<(), ApiError> {
+        let mut commits = self.service.commits.clone();
         let mut shown = first.clone();
         let mut next = Some(first);
         loop {
             if let Some(job) = next.take() {
-                let is_final = job.finished_at_us.is_some();
                 shown = job.clone();
-                if sender.send(Ok(job)).await.is_err() || is_final {
-                    return;
+                let is_final = job.finished_at_us.is_some();
+                if self.sender.send(Ok(job)).await.is_err() || is_final {
+                    return Ok(());
                 }
             }
-            tokio::select! {
-                () = service.stop.cancelled() => {
-                    let _ = sender.send(Err(ApiError::from(crate::inbox::Stopping).into())).await;
-                    return;
+            let due_at = Instant::now() + WATCH_INTERVAL;
+            // An end is told at once, any other change when it is due.
+            loop {
+                tokio::select! {
+                    () = tokio::time::sleep_until(due_at) => break,
+                    changed = commits.changed() => if changed.is_err() { return Ok(()) },
                 }
-                () = sender.closed() => return,
-                changed = commits.changed() => if changed.is_err() { return },
-            }
-            tokio::time::sleep(WATCH_INTERVAL).await;
-            match get(&service, &id.to_string()).await {
-                Ok(job) if job != shown => next = Some(job),
-                Ok(_) => {}
-                Err(error) => {
-                    error.log();
-                    let _ = sender.send(Err(error.into())).await;
-                    return;
+                if self.row().await?.state.is_final() {
+                    break;
                 }
+                tokio::time::sleep(WATCH_PAUSE).await;
             }
+            let job = message(&self.service, self.row().await?).await?;
+            next = Some(job).filter(|job| *job != shown);
         }
-    });
-    Ok(ReceiverStream::new(stream))
+    }
+
+    async fn row(&self) -> Result<JobRow, ApiError> {
+        let row = self.service.reads.job(self.job).await?;
+        row.ok_or_else(|| ApiError::not_found("job", &self.job.to_string()))
+    }
 }
 
 pub(super) async fn cancel(service: &JobsService, request: v1::CancelRequest) -> Result<v1::Job, ApiError> {
@@ -126,7 +155,7 @@ pub(super) async fn committed<T>(service: &JobsService, answer: oneshot::Receive
 pub(super) async fn message(service: &JobsService, row: JobRow) -> Result<v1::Job, ApiError> {
     let job = row.job;
     if !row.state.is_final()
-        && let Some(counts) = service.inbox.ask(move |cluster, _| cluster.counts(job)).await?
+        && let Some(counts) = service.ask(move |cluster, _| cluster.counts(job)).await?.flatten()
     {
         return Ok(of_core(row, counts));
     }

@@ -23,7 +23,7 @@ pub(super) async fn list(service: &JobsService) -> Result<v1::ListNodesReply, Ap
         };
         nodes.insert(node.name.clone(), node);
     }
-    let ledger = service.inbox.ask(|cluster, _| cluster.nodes()).await?;
+    let ledger = service.ask(|cluster, _| cluster.nodes()).await?.unwrap_or_default();
     for connected in service.links.list() {
         let used = ledger.iter().find(|node| node.node == connected.node).map(|node| node.used);
         let used = used.unwrap_or_default();

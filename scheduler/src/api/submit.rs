@@ -223,7 +223,7 @@ async fn rows(
     let blobs = service.blobs.clone();
     let files: BTreeMap<_, _> = files.iter().map(|f| (f.path.clone(), f.sha256.clone())).collect();
     let checked = tokio::task::spawn_blocking(move || {
-        let rows = TaskRows::open(&plan, &files, &blobs).map_err(rows_invalid)?;
+        let rows = TaskRows::open(&plan, &files, &blobs).map_err(|error| rows_invalid(&error))?;
         let count = check_rows(&plan, &rows)?;
         let groups = u64::from(count) * u64::from(plan.tasks.epochs);
         let groups = u32::try_from(groups).ok().filter(|groups| *groups <= GROUPS_MAX);
@@ -244,7 +244,7 @@ fn check_rows(plan: &JobPlan, rows: &TaskRows) -> Result<u32, ApiError> {
         .map_err(|_| ApiError::new(ApiCode::JobTooLarge, format!("{len} rows are too many")))?;
     let mut ids: BTreeMap<String, u32> = BTreeMap::new();
     for index in 0..count {
-        let row = rows.row(plan, index).map_err(rows_invalid)?;
+        let row = rows.row(plan, index).map_err(|error| rows_invalid(&error))?;
         let position = u64::from(index);
         let invalid = |problem: &dyn std::error::Error| {
             ApiError::new(ApiCode::RowsInvalid, crate::health::chain(problem))
@@ -265,14 +265,14 @@ fn check_rows(plan: &JobPlan, rows: &TaskRows) -> Result<u32, ApiError> {
     Ok(count)
 }
 
-fn rows_invalid(error: RowsError) -> ApiError {
-    let code = match &error {
+fn rows_invalid(error: &RowsError) -> ApiError {
+    let code = match error {
         RowsError::NotSent { .. } => ApiCode::FileMissing,
         RowsError::BlobMissing { .. } => ApiCode::BlobMissing,
         RowsError::Blob { .. } => ApiCode::StoreFailed,
         RowsError::File { .. } | RowsError::NoSuchRow { .. } => ApiCode::RowsInvalid,
     };
-    ApiError::new(code, crate::health::chain(&error))
+    ApiError::new(code, crate::health::chain(error))
 }
 
 #[cfg(test)]

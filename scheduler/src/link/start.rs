@@ -72,8 +72,11 @@ impl Starts {
         let outcome = |key: (RolloutId, StepIndex)| outcomes[asked.binary_search(&key).ok()?].as_deref();
         let steps = resolved(&facts, orders).await;
         let each = orders.iter().zip(steps).map(|(order, step)| {
-            let step = step?;
+            let mut step = step?;
             let rollout = order.attempt.rollout;
+            for (name, value) in who(order.attempt, step.name.as_str()) {
+                step.env.entry(name.to_owned()).or_insert(value);
+            }
             let inputs = match facts.get(&rollout.group.job) {
                 Some(Ok(facts)) => inputs(facts, order.attempt, |step| outcome((rollout, step))),
                 _ => Vec::new(),
@@ -104,6 +107,18 @@ impl Starts {
         }
         self.jobs.reads().latest_outcomes(asked).await.map_err(|error| storage(&error))
     }
+}
+
+/// Who it is, for programs in the sandbox; what the spec sets under these names wins.
+fn who(attempt: AttemptId, step: &str) -> [(&'static str, String); 5] {
+    let rollout = attempt.rollout;
+    [
+        ("ROLLYARD_JOB", rollout.group.job.to_string()),
+        ("ROLLYARD_GROUP", rollout.group.to_string()),
+        ("ROLLYARD_ROLLOUT", rollout.to_string()),
+        ("ROLLYARD_STEP", step.to_owned()),
+        ("ROLLYARD_ATTEMPT", attempt.attempt.to_string()),
+    ]
 }
 
 fn storage(error: &crate::Error) -> Failure {

@@ -125,7 +125,7 @@ async fn on_a_full_disk_nothing_is_acknowledged_and_nothing_is_lost() {
             if !std::fs::metadata("/proc/self")
                 .is_ok_and(|m| std::os::unix::fs::MetadataExt::uid(&m) == 0) =>
         {
-            eprintln!("skipped: a private mount namespace needs root ({})", output.status);
+            skipped(&format!("a private mount namespace needs root ({})", output.status));
         }
         Ok(output) => panic!(
             "{}\n{}\n{}",
@@ -133,8 +133,13 @@ async fn on_a_full_disk_nothing_is_acknowledged_and_nothing_is_lost() {
             String::from_utf8_lossy(&output.stdout),
             String::from_utf8_lossy(&output.stderr)
         ),
-        Err(error) => eprintln!("skipped: no `unshare` ({error})"),
+        Err(error) => skipped(&format!("no `unshare` ({error})")),
     }
+}
+
+#[allow(clippy::print_stderr)]
+fn skipped(why: &str) {
+    eprintln!("skipped: {why}");
 }
 
 async fn on_a_small_disk(disk: &Path) {

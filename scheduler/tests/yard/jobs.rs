@@ -136,7 +136,8 @@ async fn what_is_wrong_with_a_submit_is_said_before_anything_is_stored() {
     let diagnostics: serde_json::Value = serde_json::from_slice(bad.details()).unwrap();
     assert_eq!(diagnostics[0]["nearest"], "group", "{diagnostics}");
     assert!(bad.message().contains("gruop"));
-    let cases: [(&str, &dyn Fn(&mut v1::SubmitRequest)); 6] = [
+    type Change<'a> = &'a dyn Fn(&mut v1::SubmitRequest);
+    let cases: [(&str, Change<'_>); 6] = [
         ("bad_request", &|r| r.idempotency_key = "A".to_owned()),
         ("bad_request", &|r| r.table_root = "relative".to_owned()),
         ("not_available_yet", &|r| r.table_root = "s3://bucket/x".to_owned()),

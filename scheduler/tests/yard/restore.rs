@@ -27,7 +27,7 @@ defaults: {image: host, timeout: 30s, retry: {limit: 2, backoff: 1s, max_backoff
 steps:
   - {name: setup, run: "true"}
   - {name: agent, needs: [setup], from: setup, agent: {command: [solve, "${row.n}"]}, outputs: [{name: out, path: out}]}
-  - {name: grade, needs: [agent], isolate: fresh, run: "true", grader: {reward_file: /r.txt},
+  - {name: grade, needs: [agent], from: image, run: "true", grader: {reward_file: /r.txt},
      inputs: [{artifact: agent.out, path: /in/out}]}
 "#;
 
@@ -93,7 +93,8 @@ impl World {
 
     async fn submit(&mut self, bits: u64, groups_total: u32) {
         let job = JobId::from_bits(bits);
-        let plan = Arc::new(rollout::spec::check(SPEC, "random.yaml").plan.expect("a valid spec"));
+        let checked = rollout::spec::check(SPEC, "random.yaml");
+        let plan = Arc::new(checked.plan.clone().unwrap_or_else(|| panic!("{}", checked.render(SPEC))));
         let created_at = Timestamp(i64::try_from(bits).unwrap());
         let new_job = NewJob {
             job,
@@ -180,8 +181,8 @@ impl World {
                 Some(&incarnation) => Event::Heartbeat { node, incarnation, measured: Measured::default() },
                 None => return,
             },
-            6 => match self.incarnations.get(&node) {
-                Some(&incarnation) if self.below(4) == 0 => Event::LeaseMissing { node, incarnation },
+            6 => match self.incarnations.get(&node).copied() {
+                Some(incarnation) if self.below(4) == 0 => Event::LeaseMissing { node, incarnation },
                 _ => return,
             },
             7 if self.below(8) == 0 => Event::JobCancelled {
