@@ -259,3 +259,26 @@ fn an_unfinished_shard_is_removed_and_its_name_not_given_again() {
     let turns = writer.seal().unwrap().into_iter().find(|shard| shard.table == Table::Turns);
     assert_eq!(turns.unwrap().shard, shard::name(7, 1));
 }
+
+#[test]
+fn a_whole_shard_of_sealed_groups_or_of_another_job_is_set_aside() {
+    let root = tempfile::tempdir().unwrap();
+    let (mut writer, _) = open(root.path());
+    append(&mut writer, 1..=2);
+    writer.seal().unwrap();
+    drop(writer);
+    let table = dir(root.path(), Table::Steps);
+    let twin = table.join(format!("{}.arrows", shard::name(1, 1)));
+    fs::copy(table.join(format!("{}.arrows", shard::name(0, 1))), &twin).unwrap();
+    let other = TableMeta { job: JobId::from_bits(8), ..sample::meta() };
+    let group = sample::group(3, &mut sample::Blobs::default());
+    let steps = recorder::batches(&group, &recorder::no_inline).unwrap().steps;
+    let encoded = shard::encode(Table::Steps, &other, 2, &[(3, steps)].into()).unwrap().unwrap();
+    fs::write(table.join(format!("{}.arrows", encoded.line.shard)), &encoded.bytes).unwrap();
+
+    let (mut writer, recovery) = open(root.path());
+    assert_eq!((recovery.set_aside.len(), recovery.adopted.len(), twin.exists()), (2, 0, false));
+    append(&mut writer, 1..=3);
+    writer.seal().unwrap();
+    check_complete(root.path(), 3, "after strange shards");
+}
