@@ -19,6 +19,9 @@ use crate::time::Millis;
 /// The longest task id, in bytes.
 pub const TASK_ID_BYTES_MAX: usize = 256;
 
+/// The most text that the lookups of one field may give, in bytes: no field takes more.
+const EXPANDED_BYTES_MAX: usize = spec::FILE_BYTES_MAX;
+
 /// What lookups find, beside what the plan itself says.
 #[derive(Debug, Clone, Copy)]
 pub struct Lookup<'a> {
@@ -104,7 +107,16 @@ struct Names<'a> {
 
 impl Names<'_> {
     fn expand(&self, template: &Template) -> Result<String, ResolveError> {
-        template.expand(|path| self.value(path))
+        let mut bytes = 0;
+        template.expand(|path| {
+            let value = self.value(path)?;
+            bytes += value.len();
+            if bytes > EXPANDED_BYTES_MAX {
+                let field = shown(&template.to_string(), 128);
+                return Err(ResolveError::TooLong { field, bytes, limit: EXPANDED_BYTES_MAX });
+            }
+            Ok(value)
+        })
     }
 
     fn value(&self, path: &[String]) -> Result<String, ResolveError> {

@@ -29,8 +29,9 @@ pub use diagnostic::{DIAGNOSTICS_MAX, Diagnostic, DiagnosticCode, Severity};
 pub use schema::schema;
 pub use tables::{
     ARGUMENT_BYTES_MAX, ARGUMENTS_BYTES_MAX, ARGUMENTS_MAX, ARTIFACTS_MAX, COLUMNS_MAX, ENV_MAX, EPOCHS_MAX,
-    FILE_BYTES_MAX, FILES_BYTES_MAX, FILES_MAX, GROUP_SIZE_MAX, INLINE_ROWS_MAX, LABEL_BYTES_MAX, LABELS_MAX,
-    MATRIX_CELLS_MAX, MODELS_MAX, PATH_BYTES_MAX, RUNNING_MAX, SECRETS_MAX, SHELL_BYTES_MAX,
+    FILE_BYTES_MAX, FILES_BYTES_MAX, FILES_MAX, GROUP_SIZE_MAX, INLINE_ROWS_MAX, JOB_LOOKUPS_MAX,
+    LABEL_BYTES_MAX, LABELS_MAX, MATRIX_CELLS_MAX, MODELS_MAX, PATH_BYTES_MAX, RUNNING_MAX, SECRETS_MAX,
+    SHELL_BYTES_MAX,
 };
 pub use tree::{DEPTH_MAX, EXPANDED_BYTES_MAX, KEY_BYTES_MAX, NODES_MAX, TEXT_BYTES_MAX};
 
@@ -130,4 +131,99 @@ pub fn client_files(plan: &JobPlan) -> Vec<&str> {
     paths.sort_unstable();
     paths.dedup();
     paths
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::fields::{Field, Object, Shape};
+    use super::*;
+
+    /// Uses every map of the format that this build serves.
+    const EVERYTHING: &str = r#"
+apiVersion: rollyard/v1
+kind: RolloutJob
+name: x
+labels: {}
+tasks: {from: {inline: [{n: 1}]}}
+group: {}
+admission: {}
+defaults: {image: host, resources: {request: {}, limit: {}}, retry: {}}
+output: {shard: {}}
+steps:
+  - {name: a, agent: {command: [x]}, outputs: [{name: o, path: o}], resources: {request: {}, limit: {}}}
+  - name: g
+    needs: [a]
+    image: host
+    grader: {}
+    run: x
+    files: [{path: /x, from: y}]
+    inputs: [{artifact: a.o, path: /in}]
+"#;
+
+    /// A field with one value that works says nothing that a reader could need.
+    fn has_one_value(shape: Shape) -> bool {
+        match shape {
+            Shape::Choice(choices) => choices.iter().filter(|choice| choice.later.is_none()).count() == 1,
+            Shape::Either { of, .. } => has_one_value(of[0]),
+            _ => false,
+        }
+    }
+
+    fn served(object: &'static Object, found: &mut BTreeSet<(&'static str, String)>) {
+        for field in object.fields().filter(|field| field.later.is_none() && !has_one_value(field.shape)) {
+            if found.insert((object.name, field.name.to_owned())) {
+                nested(field.shape, &mut |object| served(object, found));
+            }
+        }
+    }
+
+    fn nested(shape: Shape, visit: &mut impl FnMut(&'static Object)) {
+        match shape {
+            Shape::Object(object) => visit(object),
+            Shape::List { of, .. } | Shape::Map { of, .. } => nested(*of, visit),
+            Shape::Either { of, .. } => of.iter().for_each(|shape| nested(*shape, visit)),
+            _ => {}
+        }
+    }
+
+    #[test]
+    fn every_field_this_build_serves_is_read_into_the_plan() {
+        view::reads::take();
+        let checked = check(EVERYTHING, "everything.yaml");
+        assert!(checked.plan.is_some(), "{}", checked.render(EVERYTHING));
+        let reads = view::reads::take();
+        let mut fields = BTreeSet::new();
+        served(&tables::JOB, &mut fields);
+        // A secret is refused wherever it is used, by the reader of `env`.
+        fields.retain(|(object, _)| *object != "SecretUse");
+        let forgotten: Vec<_> = fields.difference(&reads).collect();
+        assert!(forgotten.is_empty(), "accepted and never read: {forgotten:?}");
+    }
+
+    #[test]
+    fn the_schema_holds_exactly_the_fields_of_the_tables() {
+        fn compare(object: &'static Object, schema: &serde_json::Value, seen: &mut BTreeSet<&'static str>) {
+            if !seen.insert(object.name) {
+                return;
+            }
+            let properties = schema["$defs"][object.name]["properties"].as_object().unwrap();
+            let names: BTreeSet<&str> = object.fields().map(|field| field.name).collect();
+            assert_eq!(
+                properties.keys().map(String::as_str).collect::<BTreeSet<_>>(),
+                names,
+                "{}",
+                object.name
+            );
+            for Field { shape, .. } in object.fields() {
+                nested(*shape, &mut |object| compare(object, schema, seen));
+            }
+        }
+        let (schema, mut seen) = (schema(), BTreeSet::new());
+        compare(&tables::JOB, &schema, &mut seen);
+        let defined: BTreeSet<&str> =
+            schema["$defs"].as_object().unwrap().keys().map(String::as_str).collect();
+        assert_eq!(defined, seen, "every map has a name of its own and its place in the tables");
+    }
 }

@@ -10,7 +10,8 @@ fn updating() -> bool {
     std::env::var_os("UPDATE_GOLDEN").is_some_and(|value| value == "1")
 }
 
-fn cases() -> Vec<(String, String, String)> {
+/// Name, golden text, text now; `update` writes the golden text first.
+fn cases(update: bool) -> Vec<(String, String, String)> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/spec_errors");
     let mut cases = Vec::new();
     for entry in std::fs::read_dir(&folder).unwrap() {
@@ -20,7 +21,7 @@ fn cases() -> Vec<(String, String, String)> {
             let golden = path.with_extension("txt");
             let source = std::fs::read_to_string(&path).unwrap();
             let actual = spec::check(&source, &format!("{name}.yaml")).render(&source);
-            if updating() {
+            if update {
                 std::fs::write(&golden, &actual).unwrap();
             }
             let expected = std::fs::read_to_string(&golden).unwrap_or_default();
@@ -42,7 +43,7 @@ fn difference(expected: &str, actual: &str) -> String {
 
 #[test]
 fn every_faulty_spec_is_explained_as_written_down() {
-    let cases = cases();
+    let cases = cases(updating());
     assert!(cases.len() >= 45, "only {} cases were found", cases.len());
     let wrong: Vec<String> = cases
         .iter()
@@ -54,7 +55,7 @@ fn every_faulty_spec_is_explained_as_written_down() {
 
 #[test]
 fn what_is_printed_never_holds_more_than_printable_ascii() {
-    for (name, _, actual) in cases() {
+    for (name, _, actual) in cases(false) {
         let bad = actual.chars().find(|&c| c != '\n' && c != ' ' && !c.is_ascii_graphic());
         assert_eq!(bad, None, "{name}");
     }
@@ -64,7 +65,7 @@ fn what_is_printed_never_holds_more_than_printable_ascii() {
 fn every_code_has_a_case() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/spec_errors");
     let mut seen = std::collections::BTreeSet::new();
-    for (name, ..) in cases() {
+    for (name, ..) in cases(false) {
         let source = std::fs::read_to_string(folder.join(format!("{name}.yaml"))).unwrap();
         let checked = spec::check(&source, "x");
         let errors = checked.diagnostics.iter().any(|d| d.severity == Severity::Error);

@@ -12,6 +12,9 @@ pub const DIAGNOSTICS_MAX: usize = 100;
 /// The longest piece of a document quoted in a message, in characters.
 pub(crate) const QUOTE_CHARS_MAX: usize = 64;
 
+/// The most known names compared with an unknown one.
+const NEAREST_MAX: usize = 256;
+
 macro_rules! codes {
     ($($variant:ident $text:literal $meaning:literal;)*) => {
         /// Stable codes; docs/errors.md explains each.
@@ -156,7 +159,8 @@ impl Diagnostic {
 
     #[must_use]
     pub(crate) fn nearest<'k>(mut self, given: &str, known: impl IntoIterator<Item = &'k str>) -> Self {
-        self.nearest = crate::text::nearest(given, known).map(|name| quoted(name).replace('`', ""));
+        self.nearest = crate::text::nearest(given, known.into_iter().take(NEAREST_MAX))
+            .map(|name| quoted(name).replace('`', ""));
         self
     }
 }
@@ -211,6 +215,11 @@ impl Sink {
             .dedup_by(|a, b| (a.line, a.col, a.code) == (b.line, b.col, b.code) && a.message == b.message);
         self.dropped += self.found.len().saturating_sub(DIAGNOSTICS_MAX);
         self.found.truncate(DIAGNOSTICS_MAX);
+    }
+
+    /// So much is wrong already that what follows is counted rather than shown.
+    pub fn is_crowded(&self) -> bool {
+        self.dropped > 0 || self.found.len() > 2 * DIAGNOSTICS_MAX
     }
 
     pub fn has_errors(&self) -> bool {

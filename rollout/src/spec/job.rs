@@ -8,7 +8,7 @@ use super::canonical::spec_hash;
 use super::diagnostic::{Diagnostic, DiagnosticCode as Code, Sink, listed, quoted};
 use super::models;
 use super::steps::{self, Steps};
-use super::tables::{JOB, MATRIX_CELLS_MAX};
+use super::tables::{COLUMNS_MAX, JOB, JOB_LOOKUPS_MAX, MATRIX_CELLS_MAX};
 use super::tree::{Node, Value, item_path};
 use super::view::View;
 use super::walk::{Scope, json_scalar};
@@ -31,9 +31,6 @@ pub(crate) fn read(root: &Node, scope: &Scope, sink: &mut Sink) -> Option<JobPla
     if !job.has("steps") && !harbor {
         let fault = Diagnostic::error(Code::MissingField, root.span, "steps", "`steps` is missing");
         sink.push(fault.expected("`steps`: at least one step"));
-    }
-    for version in ["apiVersion", "kind"] {
-        job.find(version);
     }
     let models = models::check(&job, sink);
     let group = group(&job, sink);
@@ -59,6 +56,12 @@ pub(crate) fn read(root: &Node, scope: &Scope, sink: &mut Sink) -> Option<JobPla
         timeout: job.text("timeout").map_or(Some(None), |text| text.parse().ok().map(Some))?,
         spec_hash: spec_hash(root),
     };
+    let lookups = templates(&plan).flat_map(Template::lookups).count();
+    if lookups > JOB_LOOKUPS_MAX {
+        let message = format!("the job holds {lookups} lookups; the limit is {JOB_LOOKUPS_MAX}");
+        sink.push(Diagnostic::error(Code::TooLarge, root.span, "", message).expected("fewer `${}`"));
+        return None;
+    }
     warn_timeout(&job, &plan, sink);
     plan.tasks.columns_used = columns_used(&plan);
     check_rows(&job, &plan, sink);
@@ -222,7 +225,7 @@ fn output(job: &View<'_>, scope: &Scope, models: &models::Models, sink: &mut Sin
         }
     };
     let columns = view.find("columns").map(|found| (found.path, found.node.items())).unwrap_or_default();
-    for (index, item) in columns.1.iter().enumerate() {
+    for (index, item) in columns.1.iter().enumerate().take(COLUMNS_MAX) {
         let (Some(known), Some(name)) = (&scope.columns, item.text()) else { continue };
         if !known.iter().any(|column| column == name) {
             let known = || known.iter().map(String::as_str);

@@ -2,6 +2,7 @@
 
 use super::diagnostic::{Diagnostic, DiagnosticCode as Code, Sink, listed, quoted};
 use super::steps::StepDoc;
+use super::tables::{ENV_MAX, MODELS_MAX};
 use super::tree::{Node, child_path, item_path};
 use super::view::View;
 
@@ -65,12 +66,13 @@ pub(crate) fn check_uses(job: &View<'_>, steps: &[StepDoc<'_>], models: &Models,
     let defaults = job.object("defaults");
     for view in steps.iter().map(|step| &step.own).chain(&defaults) {
         if let Some(found) = view.find("models") {
-            for (index, item) in found.node.items().iter().enumerate() {
+            // A list over its limit has been refused as a whole.
+            for (index, item) in found.node.items().iter().enumerate().take(MODELS_MAX) {
                 check_model(item, &item_path(&found.path, index), models, sink);
             }
         }
         let env = view.find("env");
-        for entry in env.iter().flat_map(|found| found.node.entries()) {
+        for entry in env.iter().flat_map(|found| found.node.entries().iter().take(ENV_MAX)) {
             let path = child_path(&child_path(&view.path, "env"), &entry.key);
             let Some(secret) = entry.value.entry("secret") else { continue };
             let message = format!("a secret in {} is not available yet", quoted(&path));

@@ -84,9 +84,9 @@ pub(crate) fn read(layers: &Layered<'_>, sink: &mut Sink) -> Option<ResourcesPla
     }
     let value = |slot: usize| slots[slot].as_ref().map(|slot| slot.value.clone());
     let mut fields = defaults.map(Field::Fixed);
-    for limit in 3..7 {
-        if let Some(value) = value(limit) {
-            fields[limit] = value;
+    for (slot, field) in fields.iter_mut().enumerate().skip(3) {
+        if let Some(value) = value(slot) {
+            *field = value;
         }
     }
     for request in 0..3 {

@@ -28,7 +28,7 @@ fn define(object: &'static Object, definitions: &mut Map<String, Value>) {
         let mut property = shape(field.shape, definitions);
         let mut doc = field.doc.to_owned();
         if let Some(instead) = field.later {
-            doc = format!("{doc} Not available yet; write {instead}.");
+            doc = format!("{doc} Not available yet; instead: {instead}.");
         }
         property.insert("description".to_owned(), doc.into());
         properties.insert(field.name.to_owned(), property.into());

@@ -39,6 +39,8 @@ pub(crate) struct Steps<'t> {
 
 pub(crate) fn read<'t>(root: &View<'t>, sink: &mut Sink) -> Steps<'t> {
     let list: &'t [Node] = root.find("steps").map_or(&[], |found| found.node.items());
+    // A list over its limit has been refused as a whole.
+    let list = if list.len() > STEPS_MAX { &[] } else { list };
     let defaults = root.find("defaults").map(|found| View::new(found.node, &DEFAULTS, found.path));
     let docs: Vec<StepDoc<'t>> =
         list.iter().enumerate().map(|(index, node)| read_doc(node, index, defaults.clone(), sink)).collect();

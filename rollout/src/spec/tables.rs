@@ -22,6 +22,8 @@ pub const ARGUMENTS_BYTES_MAX: usize = 1 << 20;
 pub const FILE_BYTES_MAX: usize = 1 << 20;
 /// The largest sum of `files[].content` of one step, in bytes.
 pub const FILES_BYTES_MAX: usize = 16 << 20;
+/// The most lookups in one job: each is done for every row and rollout.
+pub const JOB_LOOKUPS_MAX: usize = 4_096;
 /// The most `files` of one step.
 pub const FILES_MAX: usize = 256;
 /// The most `inputs` and the most `outputs` of one step.

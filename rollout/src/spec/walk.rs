@@ -7,7 +7,7 @@ use super::grammar;
 use super::tree::{Entry, Node, Span, Value, child_path, item_path, place};
 use crate::expression;
 
-/// What lookups may name, gathered from the document before it is checked.
+/// What lookups may name, gathered from the document before it is checked; each list is sorted.
 #[derive(Debug, Default)]
 pub(crate) struct Scope {
     /// None: the source's columns are not known here.
@@ -97,8 +97,7 @@ impl Walk<'_> {
                     );
                 }
                 if items.len() < min {
-                    let message =
-                        format!("{} has too few items: {}", field_words(path), items.len());
+                    let message = format!("{} has too few items: {}", field_words(path), items.len());
                     let expected =
                         if min == max { format!("{min} items") } else { format!("at least {min}") };
                     self.push(Code::BadValue, node.span, path, message, &expected);
@@ -235,7 +234,7 @@ impl Walk<'_> {
             };
             for lookup in template.lookups() {
                 let raw = format!("${{{}}}", lookup.join("."));
-                if let Err(fault) = check_lookup(lookup, known, self.scope, path) {
+                if let Some(fault) = lookup_fault(lookup, known, self.scope, path, self.sink.is_crowded()) {
                     let span = self.locate(node.span, &raw);
                     self.sink.push(Diagnostic { line: span.line, col: span.col, width: span.width, ..fault });
                 }
@@ -258,10 +257,11 @@ impl Walk<'_> {
     /// Of an image that is looked up, what is written before the lookup is known already.
     fn image_prefix(&mut self, span: Span, text: &str, path: &str) {
         let prefix = &text[..text.find("${").unwrap_or(0)];
-        if !prefix.is_empty() && !prefix.starts_with("dir:") && !"dir:".starts_with(prefix) {
-            if let Err(bad) = grammar::image(prefix) {
-                self.push(bad.code, span, path, bad.message, &bad.expected);
-            }
+        if !"dir:".starts_with(prefix)
+            && !prefix.starts_with("dir:")
+            && let Err(bad) = grammar::image(prefix)
+        {
+            self.push(bad.code, span, path, bad.message, &bad.expected);
         }
     }
 
@@ -401,13 +401,19 @@ pub(crate) fn json_scalar(node: &Node) -> Result<serde_json::Value, String> {
 
 const ROOTS: [&str; 9] = ["job", "matrix", "row", "task", "group", "image", "step", "rollout", "models"];
 
-/// Whether a lookup names something that exists where it is written. The position is filled in
-/// by the caller.
-fn check_lookup(lookup: &[String], known: Known, scope: &Scope, path: &str) -> Result<(), Diagnostic> {
+/// What is wrong if a lookup names nothing that exists where it is written. The position is filled
+/// in by the caller. `brief` leaves out what to write instead.
+fn lookup_fault(
+    lookup: &[String],
+    known: Known,
+    scope: &Scope,
+    path: &str,
+    brief: bool,
+) -> Option<Diagnostic> {
     let raw = quoted(&format!("${{{}}}", lookup.join(".")));
     let fault = |code, message: String| Diagnostic::error(code, Span::default(), path, message);
     let [root, name, rest @ ..] = lookup else {
-        return Err(fault(Code::BadExpression, format!("{raw} has no name")));
+        return Some(fault(Code::BadExpression, format!("{raw} has no name")));
     };
     let roots = known.roots();
     if !roots.contains(&root.as_str()) {
@@ -417,14 +423,14 @@ fn check_lookup(lookup: &[String], known: Known, scope: &Scope, path: &str) -> R
                 "image" => format!("{raw}: `image` is only known in `checkpoint.key`"),
                 _ => format!("{raw}: `{root}` is not known {}", known.words()),
             };
-            return Err(fault(Code::UnknownName, message).expected(expected));
+            return Some(fault(Code::UnknownName, message).expected(expected));
         }
         let message = format!("{raw}: there is nothing called {}", quoted(root));
-        return Err(fault(Code::UnknownName, message)
-            .expected(expected)
-            .nearest(root, roots.iter().copied()));
+        return Some(
+            fault(Code::UnknownName, message).expected(expected).nearest(root, roots.iter().copied()),
+        );
     }
-    let unknown = |known: &[&str], what: &str| {
+    let unknown = |known: &[&str], what: &str, name: &str| {
         let expected = match known {
             [] => format!("another lookup: the job has no {what}s"),
             _ => format!("one of the {what}s {}", listed(known.iter().copied())),
@@ -433,32 +439,41 @@ fn check_lookup(lookup: &[String], known: Known, scope: &Scope, path: &str) -> R
         fault.expected(expected).nearest(name, known.iter().copied())
     };
     let fixed = |known: &[&str]| {
-        if known.contains(&name.as_str()) && rest.is_empty() { Ok(()) } else { Err(unknown(known, "name")) }
+        if known.contains(&name.as_str()) && rest.is_empty() {
+            None
+        } else {
+            Some(unknown(known, "name", name))
+        }
     };
     let owned = |names: &[String], what: &str, name: &str| {
-        if names.iter().any(|known| known == name) {
-            return Ok(());
+        if names.binary_search_by(|known| known.as_str().cmp(name)).is_ok() {
+            return None;
         }
-        Err(unknown(&names.iter().map(String::as_str).collect::<Vec<_>>(), what)
-            .nearest(name, names.iter().map(String::as_str)))
+        if brief {
+            return Some(fault(Code::UnknownName, format!("{raw}: no such {what} here")));
+        }
+        let names: Vec<&str> = names.iter().map(String::as_str).collect();
+        Some(unknown(&names, what, name))
     };
     match root.as_str() {
         "job" if name == "labels" && !rest.is_empty() => owned(&scope.labels, "label", &rest.join(".")),
         "job" if name == "labels" => {
-            Err(fault(Code::UnknownName, format!("{raw} is a map")).expected("${job.labels.KEY}"))
+            Some(fault(Code::UnknownName, format!("{raw} is a map")).expected("${job.labels.KEY}"))
         }
         // Task ids are the same in every job over the same rows.
         "job" if known == Known::TaskId => fixed(&["name", "labels"]),
         "job" => fixed(&["id", "name", "hash", "labels"]),
         "matrix" if rest.is_empty() => owned(&scope.matrix, "matrix key", name),
-        "matrix" => Err(unknown(&[], "matrix key")),
-        "row" => scope.columns.as_ref().map_or(Ok(()), |columns| owned(columns, "column", name)),
+        "matrix" => Some(unknown(&[], "matrix key", name)),
+        "row" => scope.columns.as_ref().and_then(|columns| owned(columns, "column", name)),
         "task" => fixed(&["id"]),
         "group" => fixed(&["id", "size", "epoch"]),
         "image" => fixed(&["digest"]),
         "step" => fixed(&["name", "hash"]),
         "rollout" => fixed(&["id", "sample_index"]),
-        _ => Err(fault(Code::NotAvailableYet, format!("{raw}: models are not available yet"))
-            .expected("no lookup of a model")),
+        _ => Some(
+            fault(Code::NotAvailableYet, format!("{raw}: models are not available yet"))
+                .expected("no lookup of a model"),
+        ),
     }
 }
