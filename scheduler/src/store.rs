@@ -8,6 +8,7 @@
 //! is one statement over a JSON array.
 
 mod fold;
+mod groups;
 mod open;
 mod read;
 mod restore;
@@ -19,10 +20,9 @@ use std::time::Duration;
 use sqlx::SqlitePool;
 
 pub use fold::{Batch, NewJob, ShardRow, StoredFile};
+pub use groups::{ClosedGroup, GroupRows, MemberRow};
 pub use open::{DATABASE_FILE, open};
-pub use read::{
-    AttemptRow, ClosedGroup, Failures, GroupRows, JobCounts, JobRow, MemberRow, NodeRow, RolloutRow,
-};
+pub use read::{AttemptRow, Failures, JobCounts, JobRow, NodeRow, RolloutRow};
 
 pub(crate) use restore::success_at;
 pub use writer::{CommitError, CommitHook, CommitPoint, InjectedFault, Writer};

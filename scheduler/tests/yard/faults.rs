@@ -186,3 +186,19 @@ async fn on_a_small_disk(disk: &Path) {
     }
     running.stop().await;
 }
+
+#[tokio::test]
+async fn a_row_that_contradicts_its_type_stops_the_start_and_is_named() {
+    let dir = tempfile::tempdir().unwrap();
+    let yard = Yard::new(dir.path());
+    let running = yard.start().await;
+    let job = yard.client().await.submit(hello(&yard, "a")).await.unwrap().into_inner().job.unwrap();
+    running.stop().await;
+    by_hand(&yard, "UPDATE jobs SET state = 'dancing'").await;
+    let refused = yard.try_start().await.err().expect("a refusal");
+    assert_eq!(refused.code(), "row_contradicts_type");
+    let text = refused.to_string();
+    assert!(["`jobs`", "`state`", &job.id, "dancing"].iter().all(|part| text.contains(part)), "{text}");
+    by_hand(&yard, "UPDATE jobs SET state = 'running'").await;
+    yard.start().await.stop().await;
+}
