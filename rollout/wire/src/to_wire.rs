@@ -141,7 +141,7 @@ fn artifact(artifact: &Artifact) -> v1::Artifact {
     }
 }
 
-fn reward(reward: &Reward) -> v1::Reward {
+pub fn reward(reward: &Reward) -> v1::Reward {
     let component = |(name, value): &(String, f64)| v1::Component { name: name.clone(), value: *value };
     v1::Reward { value: reward.value, components: reward.components.iter().map(component).collect() }
 }

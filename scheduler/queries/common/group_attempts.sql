@@ -1,0 +1,4 @@
+SELECT sample, refill, step, attempt, node, incarnation, outcome
+FROM attempts
+WHERE job = $1 AND group_index = $2
+ORDER BY sample, refill, position

@@ -1,0 +1,1 @@
+SELECT path, sha256, size FROM files WHERE job = $1 ORDER BY path

@@ -1,0 +1,1 @@
+SELECT node, incarnation, lease, version FROM nodes ORDER BY node

@@ -1,0 +1,1 @@
+SELECT yard_id, epoch, commit_seq FROM meta

@@ -1,0 +1,2 @@
+INSERT INTO files (job, path, sha256, size)
+SELECT value ->> 0, value ->> 1, value ->> 2, value ->> 3 FROM json_each($1)

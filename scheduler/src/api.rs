@@ -1,0 +1,128 @@
+//! The service clients call: `Jobs`. Reads come from the store; what is only in memory is asked
+//! of the driver; what changes anything goes through the driver and is answered after its commit.
+
+mod blob;
+mod counts;
+mod error;
+mod explain;
+mod jobs;
+mod logs;
+mod nodes;
+mod page;
+mod rollouts;
+mod submit;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use blobs::BlobStore;
+use rollout::JobId;
+use rollout_wire::v1;
+use scheduler_core::{Cluster, Now};
+use tokio::sync::watch;
+use tokio_stream::wrappers::ReceiverStream;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+use tonic::{Request, Response, Status, Streaming};
+
+pub use error::{ApiCode, ApiError};
+
+use crate::health::HealthBoard;
+use crate::inbox::Inbox;
+use crate::jobs::Jobs;
+use crate::link::Links;
+use crate::store::Reads;
+
+/// How long a client waits for a commit before it is told that the store is busy. What it asked
+/// may still be stored: asking again with the same key is safe.
+const COMMIT_WAIT: Duration = Duration::from_secs(30);
+/// Messages of a stream that wait for a slow client.
+const STREAM_MESSAGES_MAX: usize = 16;
+
+#[derive(Debug, Clone)]
+pub struct JobsService {
+    pub(crate) reads: Reads,
+    pub(crate) jobs: Jobs,
+    pub(crate) blobs: BlobStore,
+    pub(crate) links: Arc<Links>,
+    pub(crate) inbox: Inbox,
+    pub(crate) commits: watch::Receiver<u64>,
+    pub(crate) health: HealthBoard,
+    pub(crate) counts: CountsCache,
+    pub(crate) tasks: TaskTracker,
+    pub(crate) stop: CancellationToken,
+}
+
+pub(crate) use counts::CountsCache;
+
+impl JobsService {
+    /// What the core says; none while the store takes no writes, for then the driver waits.
+    async fn ask<T: Send + 'static>(
+        &self,
+        question: impl FnOnce(&Cluster, Now) -> T + Send + 'static,
+    ) -> Result<Option<T>, ApiError> {
+        tokio::select! {
+            biased;
+            answer = self.inbox.ask(question) => Ok(Some(answer?)),
+            () = self.health.store_in_trouble() => Ok(None),
+        }
+    }
+}
+
+type Reply<T> = Result<Response<T>, Status>;
+type Stream<T> = ReceiverStream<Result<T, Status>>;
+
+#[tonic::async_trait]
+impl v1::jobs_server::Jobs for JobsService {
+    type WatchStream = Stream<v1::Job>;
+    type LogsStream = Stream<v1::LogsChunk>;
+
+    async fn put_blob(&self, request: Request<Streaming<v1::BlobChunk>>) -> Reply<v1::PutBlobReply> {
+        answer(blob::put(self, request.into_inner()).await)
+    }
+    async fn submit(&self, request: Request<v1::SubmitRequest>) -> Reply<v1::SubmitReply> {
+        answer(submit::submit(self, request.into_inner()).await)
+    }
+    async fn get(&self, request: Request<v1::GetRequest>) -> Reply<v1::Job> {
+        answer(jobs::get(self, &request.into_inner().job).await)
+    }
+    async fn list(&self, request: Request<v1::ListRequest>) -> Reply<v1::ListReply> {
+        answer(jobs::list(self, &request.into_inner()).await)
+    }
+    async fn watch(&self, request: Request<v1::GetRequest>) -> Reply<Self::WatchStream> {
+        answer(jobs::watch(self, &request.into_inner().job).await)
+    }
+    async fn list_rollouts(&self, request: Request<v1::ListRolloutsRequest>) -> Reply<v1::ListRolloutsReply> {
+        answer(rollouts::list(self, &request.into_inner()).await)
+    }
+    async fn list_steps(&self, request: Request<v1::ListStepsRequest>) -> Reply<v1::ListStepsReply> {
+        answer(rollouts::steps(self, &request.into_inner().rollout).await)
+    }
+    async fn explain(&self, request: Request<v1::ExplainRequest>) -> Reply<v1::ExplainReply> {
+        answer(explain::explain(self, &request.into_inner().target).await)
+    }
+    async fn cancel(&self, request: Request<v1::CancelRequest>) -> Reply<v1::Job> {
+        answer(jobs::cancel(self, request.into_inner()).await)
+    }
+    async fn logs(&self, request: Request<v1::LogsRequest>) -> Reply<Self::LogsStream> {
+        answer(logs::logs(self, &request.into_inner()).await)
+    }
+    async fn list_nodes(&self, _request: Request<v1::ListNodesRequest>) -> Reply<v1::ListNodesReply> {
+        answer(nodes::list(self).await)
+    }
+}
+
+fn answer<T>(result: Result<T, ApiError>) -> Reply<T> {
+    match result {
+        Ok(message) => Ok(Response::new(message)),
+        Err(error) => {
+            error.log();
+            Err(error.into())
+        }
+    }
+}
+
+/// An id of a job that exists. Text that is no id and an id nobody has are the same to a caller.
+fn job_id(text: &str) -> Result<JobId, ApiError> {
+    text.parse().map_err(|_| ApiError::not_found("job", text))
+}

@@ -1,0 +1,159 @@
+//! What a client is told when something is refused: code, what, on which object, what to do.
+
+use std::str::FromStr;
+
+use rollout::text::shown;
+use rollout_wire::{CODE_METADATA, HINT_METADATA};
+use tonic::metadata::{MetadataMap, MetadataValue};
+use tonic::{Code, Status};
+
+use crate::error::Error;
+use crate::health::chain;
+use crate::inbox::Stopping;
+
+/// Characters of a caller's text that an error repeats.
+const SHOWN_CHARS_MAX: usize = 120;
+
+macro_rules! codes {
+    ($($(#[$doc:meta])* $variant:ident $text:literal $status:ident;)*) => {
+        /// Every code of the API; docs/errors.md has a paragraph for each.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+        pub enum ApiCode { $($(#[$doc])* $variant),* }
+
+        impl ApiCode {
+            pub const ALL: &'static [Self] = &[$(Self::$variant),*];
+
+            pub const fn as_str(self) -> &'static str {
+                match self { $(Self::$variant => $text),* }
+            }
+            const fn status(self) -> Code {
+                match self { $(Self::$variant => Code::$status),* }
+            }
+        }
+    };
+}
+
+codes! {
+    /// No such job, rollout or step; or not of this yard.
+    NotFound "not_found" NotFound;
+    /// A field of the request is out of its bounds.
+    BadRequest "bad_request" InvalidArgument;
+    /// The spec has errors; details carry them as JSON.
+    SpecInvalid "spec_invalid" InvalidArgument;
+    /// A task row misses a column, repeats an id or is too large.
+    RowsInvalid "rows_invalid" InvalidArgument;
+    /// The spec names a client file that was not sent with it.
+    FileMissing "file_missing" InvalidArgument;
+    /// A client file of the request is not in the blob store.
+    BlobMissing "blob_missing" FailedPrecondition;
+    /// The bytes are not those the hash names.
+    BlobMismatch "blob_mismatch" InvalidArgument;
+    /// The key was used for another request.
+    IdempotencyRequestMismatch "idempotency_request_mismatch" AlreadyExists;
+    /// Neither the request nor the spec says where the tables go.
+    TableRootMissing "table_root_missing" InvalidArgument;
+    /// What is asked for is designed and not built.
+    NotAvailableYet "not_available_yet" Unimplemented;
+    /// More rows, groups or files than one job may have.
+    JobTooLarge "job_too_large" InvalidArgument;
+    /// The output is not stored, and the node that had it is away.
+    LogUnavailable "log_unavailable" Unavailable;
+    /// Too many readers of the logs of one node.
+    TooManyLogReaders "too_many_log_readers" ResourceExhausted;
+    /// The store has not taken the change yet; it may still do so.
+    StoreBusy "store_busy" Unavailable;
+    /// The store or the blob store failed.
+    StoreFailed "store_failed" Unavailable;
+    /// The scheduler is stopping.
+    Stopping "stopping" Unavailable;
+}
+
+#[derive(Debug)]
+pub struct ApiError {
+    pub code: ApiCode,
+    pub message: String,
+    pub hint: Option<String>,
+    /// JSON, for programs.
+    pub details: Vec<u8>,
+}
+
+impl ApiError {
+    pub(super) fn new(code: ApiCode, message: impl Into<String>) -> Self {
+        Self { code, message: message.into(), hint: None, details: Vec::new() }
+    }
+
+    pub(super) fn hint(mut self, hint: impl Into<String>) -> Self {
+        self.hint = Some(hint.into());
+        self
+    }
+
+    /// The same for what never existed, what is gone and what is not even an id.
+    pub(super) fn not_found(kind: &str, text: &str) -> Self {
+        Self::new(ApiCode::NotFound, format!("no {kind} `{}`", shown(text, SHOWN_CHARS_MAX)))
+    }
+
+    pub(super) fn bad_request(field: &str, problem: impl std::fmt::Display) -> Self {
+        Self::new(ApiCode::BadRequest, format!("field `{field}`: {problem}"))
+    }
+
+    /// Logged here, where it is handled: only what an operator should know.
+    pub(super) fn log(&self) {
+        if matches!(self.code, ApiCode::StoreFailed | ApiCode::StoreBusy) {
+            tracing::warn!(code = self.code.as_str(), problem = self.message, "refused a request");
+        } else {
+            tracing::debug!(code = self.code.as_str(), problem = self.message, "refused a request");
+        }
+    }
+}
+
+impl From<Error> for ApiError {
+    fn from(error: Error) -> Self {
+        let new = Self::new(ApiCode::StoreFailed, chain(&error));
+        match error.hint() {
+            Some(hint) => new.hint(hint),
+            None => new,
+        }
+    }
+}
+
+impl From<Stopping> for ApiError {
+    fn from(stopping: Stopping) -> Self {
+        Self::new(ApiCode::Stopping, stopping.to_string()).hint("try again once it is back")
+    }
+}
+
+impl From<ApiError> for Status {
+    fn from(error: ApiError) -> Self {
+        let mut metadata = MetadataMap::new();
+        metadata.insert(CODE_METADATA, MetadataValue::from_static(error.code.as_str()));
+        // Header values are printable ASCII.
+        let hint = error.hint.map(|hint| shown(&hint, 1024));
+        if let Some(hint) = hint.and_then(|hint| MetadataValue::from_str(&hint).ok()) {
+            metadata.insert(HINT_METADATA, hint);
+        }
+        Self::with_details_and_metadata(error.code.status(), error.message, error.details.into(), metadata)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn codes_are_distinct_and_travel_in_metadata_with_the_hint() {
+        let mut texts: Vec<_> = ApiCode::ALL.iter().map(|code| code.as_str()).collect();
+        texts.sort_unstable();
+        texts.dedup();
+        assert_eq!(texts.len(), ApiCode::ALL.len());
+        let error = ApiError::bad_request("page_size", "0\u{1b}[31m").hint("ask for 1 to 1000 \u{e9}");
+        let status = Status::from(error);
+        assert_eq!(status.code(), Code::InvalidArgument);
+        assert_eq!(status.metadata().get(CODE_METADATA).unwrap(), "bad_request");
+        assert_eq!(status.metadata().get(HINT_METADATA).unwrap(), "ask for 1 to 1000 \\u{e9}");
+    }
+
+    #[test]
+    fn what_is_not_found_reads_the_same_whatever_it_was() {
+        assert_eq!(ApiError::not_found("job", "j0").message, "no job `j0`");
+    }
+}

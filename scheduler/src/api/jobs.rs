@@ -1,0 +1,254 @@
+//! Jobs as clients see them: get, list, watch, cancel.
+
+use std::time::Duration;
+
+use rollout::state::JobState;
+use rollout::{FailureCode, JobId, Timestamp};
+use rollout_wire::v1;
+use scheduler_core::counts::Counts;
+use tokio::sync::{mpsc, oneshot};
+use tokio::time::Instant;
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::Status;
+
+use super::{ApiCode, ApiError, COMMIT_WAIT, JobsService, STREAM_MESSAGES_MAX, Stream, counts, job_id, page};
+use crate::inbox::Input;
+use crate::store::{JobCounts, JobRow};
+
+/// A watcher is told at most this often.
+const WATCH_INTERVAL: Duration = Duration::from_millis(500);
+/// How often a watched job is looked at, while commits come.
+const WATCH_PAUSE: Duration = Duration::from_millis(25);
+/// Bytes of a reason to cancel.
+const REASON_BYTES_MAX: usize = 1024;
+
+pub(super) async fn get(service: &JobsService, job: &str) -> Result<v1::Job, ApiError> {
+    let id = job_id(job)?;
+    let row = service.reads.job(id).await?.ok_or_else(|| ApiError::not_found("job", job))?;
+    message(service, row).await
+}
+
+pub(super) async fn list(
+    service: &JobsService,
+    request: &v1::ListRequest,
+) -> Result<v1::ListReply, ApiError> {
+    let size = page::size(request.page_size)?;
+    let before = match request.page_token.as_str() {
+        "" => None,
+        token => Some(parse_token(token).ok_or_else(page::bad_token)?),
+    };
+    let rows = service.reads.jobs(before, request.unfinished_only, size).await?;
+    let full = rows.len() == size as usize;
+    let last = rows.last().filter(|_| full);
+    let next_page_token = last.map(|row| format!("{}/{}", row.created_at.0, row.job)).unwrap_or_default();
+    let mut jobs = Vec::with_capacity(rows.len());
+    for row in rows {
+        jobs.push(message(service, row).await?);
+    }
+    Ok(v1::ListReply { jobs, next_page_token })
+}
+
+fn parse_token(token: &str) -> Option<(Timestamp, JobId)> {
+    let (at, job) = token.split_once('/')?;
+    Some((Timestamp(at.parse().ok()?), job.parse().ok()?))
+}
+
+pub(super) async fn watch(service: &JobsService, job: &str) -> Result<Stream<v1::Job>, ApiError> {
+    let id = job_id(job)?;
+    let first = get(service, job).await?;
+    let (sender, stream) = mpsc::channel(STREAM_MESSAGES_MAX);
+    let watching = Watching { service: service.clone(), job: id, sender };
+    service.tasks.spawn(watching.run(first));
+    Ok(ReceiverStream::new(stream))
+}
+
+struct Watching {
+    service: JobsService,
+    job: JobId,
+    sender: mpsc::Sender<Result<v1::Job, Status>>,
+}
+
+impl Watching {
+    async fn run(self, first: v1::Job) {
+        let watched = tokio::select! {
+            () = self.sender.closed() => Ok(()),
+            () = self.service.stop.cancelled() => Err(ApiError::from(crate::inbox::Stopping)),
+            watched = self.watch(first) => watched,
+        };
+        if let Err(error) = watched {
+            error.log();
+            // The watcher may be gone.
+            let _ = self.sender.try_send(Err(error.into()));
+        }
+    }
+
+    /// Until the job is final, or the watcher is gone.
+    async fn watch(&self, first: v1::Job) -> Result<(), ApiError> {
+        let mut commits = self.service.commits.clone();
+        let mut shown = first.clone();
+        let mut next = Some(first);
+        loop {
+            if let Some(job) = next.take() {
+                shown = job.clone();
+                let is_final = job.finished_at_us.is_some();
+                if self.sender.send(Ok(job)).await.is_err() || is_final {
+                    return Ok(());
+                }
+            }
+            let due_at = Instant::now() + WATCH_INTERVAL;
+            // An end is told at once, any other change when it is due.
+            loop {
+                tokio::select! {
+                    () = tokio::time::sleep_until(due_at) => break,
+                    changed = commits.changed() => if changed.is_err() { return Ok(()) },
+                }
+                if self.row().await?.state.is_final() {
+                    break;
+                }
+                tokio::time::sleep(WATCH_PAUSE).await;
+            }
+            let job = message(&self.service, self.row().await?).await?;
+            next = Some(job).filter(|job| *job != shown);
+        }
+    }
+
+    async fn row(&self) -> Result<JobRow, ApiError> {
+        let row = self.service.reads.job(self.job).await?;
+        row.ok_or_else(|| ApiError::not_found("job", &self.job.to_string()))
+    }
+}
+
+pub(super) async fn cancel(service: &JobsService, request: v1::CancelRequest) -> Result<v1::Job, ApiError> {
+    let job = job_id(&request.job)?;
+    if request.reason.len() > REASON_BYTES_MAX {
+        return Err(ApiError::bad_request("reason", format!("at most {REASON_BYTES_MAX} bytes")));
+    }
+    let row = service.reads.job(job).await?.ok_or_else(|| ApiError::not_found("job", &request.job))?;
+    // Cancelling what has ended changes nothing and is no error.
+    if !row.state.is_final() {
+        let reason = match request.reason.as_str() {
+            "" => "cancelled by a caller".to_owned(),
+            reason => rollout::text::shown(reason, REASON_BYTES_MAX),
+        };
+        let (done, stored) = oneshot::channel();
+        service.inbox.send(Input::Cancel { job, code: FailureCode::Cancelled, reason, done }).await?;
+        committed(service, stored).await?;
+    }
+    get(service, &request.job).await
+}
+
+/// Waits for the commit that answers, for a bounded time.
+pub(super) async fn committed<T>(service: &JobsService, answer: oneshot::Receiver<T>) -> Result<T, ApiError> {
+    match tokio::time::timeout(COMMIT_WAIT, answer).await {
+        Ok(Ok(answer)) => Ok(answer),
+        Ok(Err(_)) => Err(crate::inbox::Stopping.into()),
+        Err(_) => {
+            let trouble = service.health.now().sentences().join(" ");
+            let message = format!("the change is not stored after {} s. {trouble}", COMMIT_WAIT.as_secs());
+            Err(ApiError::new(ApiCode::StoreBusy, message.trim_end().to_owned())
+                .hint("ask again with the same idempotency key: it is never done twice"))
+        }
+    }
+}
+
+/// Sums of a job: from the core while it runs, from the store once it has ended.
+pub(super) async fn message(service: &JobsService, row: JobRow) -> Result<v1::Job, ApiError> {
+    let job = row.job;
+    if !row.state.is_final()
+        && let Some(counts) = service.ask(move |cluster, _| cluster.counts(job)).await?.flatten()
+    {
+        return Ok(of_core(row, counts));
+    }
+    let facts = service.jobs.of(&row).await?;
+    let sums = service.counts.get(&service.reads, job, facts.success_at(), row.state.is_final()).await?;
+    Ok(of_store(row, &sums))
+}
+
+fn of_core(row: JobRow, counts: Counts) -> v1::Job {
+    let totals = counts.totals;
+    let failures = totals.failures.into_iter().map(|((domain, code), failure)| v1::FailureCount {
+        domain: domain.to_string(),
+        code: code.to_string(),
+        rollouts: failure.rollouts,
+        example: failure.example,
+        example_rollout: failure.example_rollout.to_string(),
+    });
+    let mut failures: Vec<_> = failures.collect();
+    failures.sort_by_key(|failure| std::cmp::Reverse(failure.rollouts));
+    #[allow(clippy::cast_precision_loss)]
+    let mean = |&(sum, groups): &(f64, u64)| (sum / groups as f64, groups);
+    v1::Job {
+        counts: Some(v1::Counts {
+            groups_total: counts.groups_total,
+            groups_closed: totals.groups_closed,
+            groups_sealed: counts.groups_sealed,
+            rollouts_total: counts.rollouts_total,
+            rollouts_admitted: counts.rollouts_admitted,
+            rollouts_ended: totals.rollouts_ended,
+            rollouts_valid: totals.rollouts_valid,
+            steps_running: counts.steps_running,
+            steps_ready: counts.steps_ready,
+        }),
+        rewards: Some(v1::Rewards {
+            count: totals.rollouts_valid,
+            sum: totals.reward_sum,
+            successes: totals.successes,
+            pass_at_k: pass_at_k(totals.pass_at_k.iter().map(mean)),
+        }),
+        failures,
+        ..head(row)
+    }
+}
+
+fn of_store(row: JobRow, sums: &JobCounts) -> v1::Job {
+    let failures = sums.failures.iter().map(|failure| v1::FailureCount {
+        domain: failure.domain.clone(),
+        code: failure.code.clone(),
+        rollouts: failure.rollouts,
+        example: failure.example.clone(),
+        example_rollout: failure.example_rollout.to_string(),
+    });
+    v1::Job {
+        counts: Some(v1::Counts {
+            groups_total: u64::from(row.groups_total),
+            groups_closed: sums.groups_closed,
+            groups_sealed: sums.groups_sealed,
+            rollouts_total: u64::from(row.groups_total) * u64::from(row.group_size),
+            rollouts_admitted: sums.admitted,
+            rollouts_ended: sums.ended,
+            rollouts_valid: sums.valid,
+            steps_running: 0,
+            steps_ready: 0,
+        }),
+        rewards: Some(v1::Rewards {
+            count: sums.valid,
+            sum: sums.reward_sum,
+            successes: sums.successes,
+            pass_at_k: pass_at_k(counts::pass_at_k(sums)),
+        }),
+        failures: failures.collect(),
+        ..head(row)
+    }
+}
+
+fn pass_at_k(values: impl IntoIterator<Item = (f64, u64)>) -> Vec<v1::PassAtK> {
+    let values = values.into_iter().zip(1u32..);
+    values.map(|((value, groups), k)| v1::PassAtK { k, value, groups }).collect()
+}
+
+fn head(row: JobRow) -> v1::Job {
+    v1::Job {
+        id: row.job.to_string(),
+        name: row.name,
+        state: row.state.as_str().to_owned(),
+        spec_hash: row.spec_hash,
+        table_root: row.table_root,
+        created_at_us: row.created_at.0,
+        finished_at_us: row.finished_at.map(|at| at.0),
+        // Why the whole job ended early, if it did.
+        failure_message: (row.state == JobState::Cancelled).then(|| row.reason.clone()),
+        reason: row.reason,
+        group_size: row.group_size,
+        ..v1::Job::default()
+    }
+}

@@ -1,0 +1,316 @@
+//! `Submit`: everything that can be wrong is found before anything is stored.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Component, Path};
+use std::sync::Arc;
+
+use rand::Rng;
+use rollout::plan::JobPlan;
+use rollout::{JobId, resolve};
+use rollout_wire::v1;
+use sha2::{Digest, Sha256};
+use tokio::sync::oneshot;
+
+use super::{ApiCode, ApiError, JobsService, blob, jobs};
+use crate::clock;
+use crate::inbox::{Input, Submission, SubmitRefused, Submitted};
+use crate::jobs::JobFacts;
+use crate::rows::{RowsError, TaskRows};
+use crate::store::{NewJob, StoredFile};
+
+/// Bytes of a spec document.
+pub const DOCUMENT_BYTES_MAX: usize = 8 << 20;
+/// Bytes of its name as shown, of a table root and of a client file's path.
+pub const PATH_BYTES_MAX: usize = 4096;
+/// Client files of one job.
+pub const CLIENT_FILES_MAX: usize = 4096;
+/// Groups of one job: rows times epochs.
+pub const GROUPS_MAX: u32 = 100_000_000;
+const KEY_BYTES_MAX: usize = 255;
+
+pub(super) async fn submit(
+    service: &JobsService,
+    request: v1::SubmitRequest,
+) -> Result<v1::SubmitReply, ApiError> {
+    bounds(&request)?;
+    let resume = request.if_unfinished() == v1::submit_request::IfUnfinished::Resume;
+    let request_hash = request_hash(&request);
+
+    let checked = rollout::spec::check(&request.document, &request.source_name);
+    let Some(plan) = checked.plan.clone() else {
+        let diagnostics: Vec<_> = checked.errors().collect();
+        let details = serde_json::to_vec(&diagnostics).unwrap_or_default();
+        let mut error = ApiError::new(ApiCode::SpecInvalid, checked.render(&request.document));
+        error.details = details;
+        return Err(error.hint("nothing was stored; correct the spec and submit it again"));
+    };
+    let warnings = checked.warnings().filter_map(|warning| serde_json::to_string(warning).ok()).collect();
+
+    // A repeated submit need not read its rows again; the driver decides all the same.
+    if let Some(row) = service.reads.job_by_key(&request.idempotency_key).await? {
+        if row.request_hash != request_hash {
+            return Err(key_in_use(&request.idempotency_key, row.job));
+        }
+        return Ok(v1::SubmitReply {
+            job: Some(jobs::message(service, row).await?),
+            resumed: false,
+            warnings,
+        });
+    }
+
+    let job = JobId::from_bits(rand::rng().random());
+    let table_root = table_root(&plan, job, &request.table_root)?;
+    let files = stored_files(service, &plan, &request).await?;
+    let (facts, groups_total) = rows(service, job, plan, table_root.clone(), &files).await?;
+    let new_job = NewJob {
+        job,
+        name: facts.plan.name.to_string(),
+        document: request.document,
+        source_name: request.source_name,
+        spec_hash: facts.plan.spec_hash.clone(),
+        table_root,
+        idempotency_key: request.idempotency_key.clone(),
+        request_hash,
+        groups_total,
+        group_size: facts.plan.group.size,
+        created_at: clock::wall(),
+        files,
+    };
+    let plan = facts.plan.clone();
+    service.jobs.insert(facts);
+    let (reply, answer) = oneshot::channel();
+    let submission = Submission { new_job, plan, resume, reply };
+    service.inbox.send(Input::Submit(Box::new(submission))).await?;
+    let Submitted { job, resumed } = match jobs::committed(service, answer).await? {
+        Ok(submitted) => submitted,
+        Err(SubmitRefused::KeyInUse { job }) => return Err(key_in_use(&request.idempotency_key, job)),
+        Err(SubmitRefused::Store(error)) => return Err(error.into()),
+    };
+    let row = service.reads.job(job).await?;
+    let row = row.ok_or_else(|| ApiError::not_found("job", &job.to_string()))?;
+    Ok(v1::SubmitReply { job: Some(jobs::message(service, row).await?), resumed, warnings })
+}
+
+fn bounds(request: &v1::SubmitRequest) -> Result<(), ApiError> {
+    let key = &request.idempotency_key;
+    let key_byte = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-';
+    if key.is_empty() || key.len() > KEY_BYTES_MAX || !key.bytes().all(key_byte) {
+        let problem = format!("expected 1 to {KEY_BYTES_MAX} of a-z 0-9 -");
+        return Err(ApiError::bad_request("idempotency_key", problem));
+    }
+    for (field, bytes, bytes_max) in [
+        ("document", request.document.len(), DOCUMENT_BYTES_MAX),
+        ("source_name", request.source_name.len(), PATH_BYTES_MAX),
+        ("table_root", request.table_root.len(), PATH_BYTES_MAX),
+    ] {
+        if bytes > bytes_max {
+            return Err(ApiError::bad_request(field, format!("{bytes} bytes, at most {bytes_max}")));
+        }
+    }
+    if request.files.len() > CLIENT_FILES_MAX {
+        let problem = format!("{} files, at most {CLIENT_FILES_MAX}", request.files.len());
+        return Err(ApiError::bad_request("files", problem));
+    }
+    let mut paths = BTreeSet::new();
+    for file in &request.files {
+        if file.path.len() > PATH_BYTES_MAX {
+            return Err(ApiError::bad_request("files.path", format!("at most {PATH_BYTES_MAX} bytes")));
+        }
+        if !paths.insert(&file.path) {
+            let shown = rollout::text::shown(&file.path, 120);
+            return Err(ApiError::bad_request("files.path", format!("`{shown}` is there twice")));
+        }
+    }
+    Ok(())
+}
+
+/// Over everything that makes two submits the same request; each part behind its length.
+fn request_hash(request: &v1::SubmitRequest) -> String {
+    let mut files: Vec<_> = request.files.iter().map(|file| (&file.path, &file.sha256)).collect();
+    files.sort_unstable();
+    let mut hasher = Sha256::new();
+    let mut part = |text: &str| {
+        hasher.update((text.len() as u64).to_le_bytes());
+        hasher.update(text);
+    };
+    part(&request.document);
+    part(&request.table_root);
+    for (path, sha256) in files {
+        part(path);
+        part(sha256);
+    }
+    hex::encode(hasher.finalize())
+}
+
+fn key_in_use(key: &str, job: JobId) -> ApiError {
+    let message = format!("the idempotency key `{key}` was used for another request, job {job}");
+    ApiError::new(ApiCode::IdempotencyRequestMismatch, message)
+        .hint("use a new key for a changed spec, file or table root")
+}
+
+/// Where the tables go: an absolute local directory.
+fn table_root(plan: &JobPlan, job: JobId, asked: &str) -> Result<String, ApiError> {
+    let written = resolve::output_table(plan, job)
+        .map_err(|problem| ApiError::new(ApiCode::SpecInvalid, problem.to_string()))?;
+    let root = match (asked, written) {
+        ("", None) => {
+            let message = "neither the request nor `output.table` says where the tables go";
+            return Err(ApiError::new(ApiCode::TableRootMissing, message)
+                .hint("set `output.table`, or send an absolute `table_root`"));
+        }
+        ("", Some(written)) => written,
+        (asked, _) => asked.to_owned(),
+    };
+    let path = match root.split_once("://") {
+        None => root.as_str(),
+        Some(("file", path)) => path,
+        Some((scheme, _)) => {
+            let scheme = rollout::text::shown(scheme, 20);
+            let message = format!("not_available_yet: tables at {scheme}:// URLs");
+            return Err(ApiError::new(ApiCode::NotAvailableYet, message)
+                .hint("use an absolute path on the scheduler's machine"));
+        }
+    };
+    let plain = |part: Component<'_>| matches!(part, Component::RootDir | Component::Normal(_));
+    if !Path::new(path).is_absolute() || path.contains('\0') || !Path::new(path).components().all(plain) {
+        let shown = rollout::text::shown(path, 120);
+        return Err(ApiError::bad_request("table_root", format!("`{shown}` is not an absolute path"))
+            .hint("a relative path means nothing to the scheduler: make it absolute"));
+    }
+    Ok(path.to_owned())
+}
+
+/// The client files the spec names: sent with it, stored, and of the size they claim.
+async fn stored_files(
+    service: &JobsService,
+    plan: &JobPlan,
+    request: &v1::SubmitRequest,
+) -> Result<Vec<StoredFile>, ApiError> {
+    let sent: BTreeMap<&str, &v1::ClientFile> =
+        request.files.iter().map(|file| (file.path.as_str(), file)).collect();
+    let mut files = Vec::new();
+    for path in rollout::spec::client_files(plan) {
+        let shown = || rollout::text::shown(path, 120);
+        let Some(file) = sent.get(path) else {
+            let message = format!("the spec names the file `{}`, which was not sent with it", shown());
+            return Err(ApiError::new(ApiCode::FileMissing, message));
+        };
+        match service.blobs.size(&file.sha256).await.map_err(blob::failed)? {
+            Some(size) if size == file.size => {}
+            Some(size) => {
+                let message =
+                    format!("blob {} of `{}` has {size} bytes, not {}", file.sha256, shown(), file.size);
+                return Err(ApiError::new(ApiCode::BlobMismatch, message));
+            }
+            None => {
+                let message = format!("blob {} of `{}` is not in the store", file.sha256, shown());
+                return Err(ApiError::new(ApiCode::BlobMissing, message).hint("send it by PutBlob first"));
+            }
+        }
+        files.push(StoredFile { path: path.to_owned(), sha256: file.sha256.clone(), size: file.size });
+    }
+    Ok(files)
+}
+
+/// Opens the rows and checks every one of them.
+async fn rows(
+    service: &JobsService,
+    job: JobId,
+    plan: JobPlan,
+    table_root: String,
+    files: &[StoredFile],
+) -> Result<(Arc<JobFacts>, u32), ApiError> {
+    let blobs = service.blobs.clone();
+    let files: BTreeMap<_, _> = files.iter().map(|f| (f.path.clone(), f.sha256.clone())).collect();
+    let checked = tokio::task::spawn_blocking(move || {
+        let rows = TaskRows::open(&plan, &files, &blobs).map_err(|error| rows_invalid(&error))?;
+        let count = check_rows(&plan, &rows)?;
+        let groups = u64::from(count) * u64::from(plan.tasks.epochs);
+        let groups = u32::try_from(groups).ok().filter(|groups| *groups <= GROUPS_MAX);
+        let groups = groups.ok_or_else(|| {
+            let message =
+                format!("{count} rows in {} epochs are more than {GROUPS_MAX} groups", plan.tasks.epochs);
+            ApiError::new(ApiCode::JobTooLarge, message)
+        })?;
+        Ok((Arc::new(JobFacts { job, plan: Arc::new(plan), table_root, files, rows }), groups))
+    });
+    let panicked = |error: tokio::task::JoinError| ApiError::new(ApiCode::StoreFailed, error.to_string());
+    checked.await.map_err(panicked)?
+}
+
+fn check_rows(plan: &JobPlan, rows: &TaskRows) -> Result<u32, ApiError> {
+    let len = rows.len(plan);
+    let count = u32::try_from(len)
+        .map_err(|_| ApiError::new(ApiCode::JobTooLarge, format!("{len} rows are too many")))?;
+    let mut ids: BTreeMap<String, u32> = BTreeMap::new();
+    for index in 0..count {
+        let row = rows.row(plan, index).map_err(|error| rows_invalid(&error))?;
+        let position = u64::from(index);
+        let invalid = |problem: &dyn std::error::Error| {
+            ApiError::new(ApiCode::RowsInvalid, crate::health::chain(problem))
+        };
+        resolve::check_row(plan, position, &row).map_err(|problem| invalid(&problem))?;
+        // Without `tasks.id` ids are row numbers: they cannot repeat.
+        if plan.tasks.id.is_none() {
+            continue;
+        }
+        let id = resolve::task_id(plan, position, &row).map_err(|problem| invalid(&problem))?;
+        if let Some(first) = ids.insert(id.clone(), index) {
+            let message = format!("rows {first} and {index} have the same task id `{id}`");
+            return Err(
+                ApiError::new(ApiCode::RowsInvalid, message).hint("`tasks.id` must be unique in the set")
+            );
+        }
+    }
+    Ok(count)
+}
+
+fn rows_invalid(error: &RowsError) -> ApiError {
+    let code = match error {
+        RowsError::NotSent { .. } => ApiCode::FileMissing,
+        RowsError::BlobMissing { .. } => ApiCode::BlobMissing,
+        RowsError::Blob { .. } => ApiCode::StoreFailed,
+        RowsError::File { .. } | RowsError::NoSuchRow { .. } => ApiCode::RowsInvalid,
+    };
+    ApiError::new(code, crate::health::chain(error))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_request_hash_covers_document_files_and_table_root_and_not_their_order() {
+        let file = |path: &str| v1::ClientFile { path: path.to_owned(), sha256: "x".to_owned(), size: 1 };
+        let request = v1::SubmitRequest {
+            document: "a".to_owned(),
+            files: vec![file("p"), file("q")],
+            ..v1::SubmitRequest::default()
+        };
+        let hash = request_hash(&request);
+        let mut same = request.clone();
+        same.files.reverse();
+        same.source_name = "other.yaml".to_owned();
+        assert_eq!(request_hash(&same), hash);
+        let changes: [fn(&mut v1::SubmitRequest); 3] =
+            [|r| r.document.push('b'), |r| r.table_root.push('/'), |r| r.files[0].sha256.push('y')];
+        for change in changes {
+            let mut other = request.clone();
+            change(&mut other);
+            assert_ne!(request_hash(&other), hash);
+        }
+    }
+
+    #[test]
+    fn keys_outside_the_alphabet_and_repeated_paths_are_refused() {
+        let with_key =
+            |key: &str| v1::SubmitRequest { idempotency_key: key.to_owned(), ..v1::SubmitRequest::default() };
+        assert!(bounds(&with_key("run-1")).is_ok());
+        for key in ["", "Run", "a b", "a_b", &"a".repeat(256)] {
+            assert!(bounds(&with_key(key)).is_err(), "{key}");
+        }
+        let mut twice = with_key("k");
+        twice.files = vec![v1::ClientFile::default(), v1::ClientFile::default()];
+        assert!(bounds(&twice).is_err());
+    }
+}

@@ -1,0 +1,42 @@
+//! Settings of one scheduler.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use rollout::{Millis, Name};
+
+use crate::store::CommitHook;
+
+#[derive(Debug, Clone)]
+pub struct Config {
+    /// Where the database, the lock and, by default, the blobs are.
+    pub data_dir: PathBuf,
+    /// Object-store URL of the blobs; none: `file://<data_dir>/blobs`.
+    pub blobs: Option<String>,
+    /// The yard's name, for people.
+    pub yard: Name,
+    /// How long a node's lease lives without a heartbeat.
+    pub lease_ttl: Millis,
+    /// Added to the lease here and taken off it by executors.
+    pub lease_margin: Millis,
+    /// How often the books are checked against themselves and against the lease rows.
+    pub reconcile_every: Duration,
+    /// Faults for tests.
+    #[doc(hidden)]
+    pub commit_hook: Option<CommitHook>,
+}
+
+impl Config {
+    pub fn new(data_dir: impl Into<PathBuf>, yard: Name) -> Self {
+        let core = scheduler_core::Config::default();
+        Self {
+            data_dir: data_dir.into(),
+            blobs: None,
+            yard,
+            lease_ttl: core.lease_ttl,
+            lease_margin: core.lease_margin,
+            reconcile_every: Duration::from_secs(5),
+            commit_hook: None,
+        }
+    }
+}

@@ -1,0 +1,355 @@
+//! The loop: take what came, tell the core, plan once, commit, send.
+//!
+//! One task owns the [`Cluster`] and the store's writer. It does no other IO: it never waits for
+//! a node, a client or a file. Commands and acknowledgements leave only after their commit.
+
+mod commit;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use rollout::{BootTime, FailureCode, JobId, Millis, Timestamp};
+use scheduler_core::{Cluster, Command, Event, Now, Record};
+use tokio::sync::{mpsc, oneshot, watch};
+use tokio::time::MissedTickBehavior;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use crate::clock;
+use crate::error::Error;
+use crate::health::HealthBoard;
+use crate::inbox::{Inbox, Input, PASS_INPUTS_MAX, Question, Submission, SubmitRefused, Submitted};
+use crate::jobs::Jobs;
+use crate::link::Links;
+use crate::store::{Batch, NewJob, Reads, Writer};
+
+/// The longest sleep of the loop; only a guard, nothing depends on it.
+const SLEEP_MAX: Duration = Duration::from_secs(60);
+
+pub(crate) struct Driver {
+    pub cluster: Cluster,
+    pub writer: Writer,
+    pub reads: Reads,
+    pub jobs: Jobs,
+    pub links: Arc<Links>,
+    pub inbox: Inbox,
+    pub inputs: mpsc::Receiver<Input>,
+    pub recorder: Arc<tokio::sync::Notify>,
+    /// The number of the last commit, for watchers.
+    pub commits: watch::Sender<u64>,
+    pub health: HealthBoard,
+    pub reconcile_every: Duration,
+    pub tasks: TaskTracker,
+    pub stop: CancellationToken,
+    pub deadlines: Deadlines,
+    /// What restoring found to be stored; goes with the first batch.
+    pub restored: Vec<Record>,
+}
+
+/// When jobs with a `timeout` are over.
+#[derive(Debug, Default)]
+pub(crate) struct Deadlines(BTreeMap<(BootTime, JobId), Millis>);
+
+impl Deadlines {
+    pub(crate) fn add(&mut self, job: JobId, timeout: Option<Millis>, created_at: Timestamp, now: Now) {
+        if let Some(timeout) = timeout {
+            let left = timeout.0.saturating_sub(now.wall.since(created_at).0);
+            self.0.insert((now.boot.after(Millis(left)), job), timeout);
+        }
+    }
+
+    fn next(&self) -> Option<BootTime> {
+        self.0.keys().next().map(|(at, _)| *at)
+    }
+
+    fn take_due(&mut self, now: BootTime) -> Vec<(JobId, Millis)> {
+        let mut due = Vec::new();
+        while let Some(entry) = self.0.first_entry()
+            && entry.key().0 <= now
+        {
+            let ((_, job), timeout) = entry.remove_entry();
+            due.push((job, timeout));
+        }
+        due
+    }
+}
+
+/// What is answered once the batch is stored.
+enum Reply {
+    Submitted(oneshot::Sender<Result<Submitted, SubmitRefused>>, Submitted),
+    Done(oneshot::Sender<()>),
+    Ask(Question),
+}
+
+/// One pass: what came, and what follows.
+#[derive(Default)]
+struct Pass {
+    batch: Batch,
+    replies: Vec<Reply>,
+    /// Keys of the submissions of this pass.
+    keys: BTreeMap<String, (JobId, String)>,
+}
+
+impl Driver {
+    pub(crate) async fn run(mut self) -> Result<(), Error> {
+        let mut reconcile = tokio::time::interval(self.reconcile_every);
+        reconcile.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut wake_at: Option<BootTime> = Some(clock::boot());
+        let mut inputs = Vec::with_capacity(PASS_INPUTS_MAX);
+        loop {
+            let mut missing = Vec::new();
+            tokio::select! {
+                biased;
+                () = self.stop.cancelled() => return Ok(()),
+                _ = reconcile.tick() => missing = self.reconcile().await,
+                count = self.inputs.recv_many(&mut inputs, PASS_INPUTS_MAX) => {
+                    if count == 0 {
+                        return Ok(());
+                    }
+                }
+                () = self.links.beats.notified() => {}
+                () = sleep_until(wake_at) => {}
+            }
+            // Whatever else has come meanwhile belongs to the same commit.
+            while inputs.len() < PASS_INPUTS_MAX
+                && let Ok(input) = self.inputs.try_recv()
+            {
+                inputs.push(input);
+            }
+            wake_at = self.pass(inputs.drain(..), missing).await?;
+        }
+    }
+
+    async fn pass(
+        &mut self,
+        inputs: impl Iterator<Item = Input>,
+        missing: Vec<Event>,
+    ) -> Result<Option<BootTime>, Error> {
+        let now = Now { boot: clock::boot(), wall: clock::wall() };
+        let mut pass = Pass::default();
+        pass.batch.records.append(&mut self.restored);
+        for event in self.links.take_beats().into_iter().chain(missing) {
+            self.apply(&mut pass, now, event);
+        }
+        for input in inputs {
+            self.take(&mut pass, now, input).await?;
+        }
+        for (job, timeout) in self.deadlines.take_due(now.boot) {
+            let reason = format!("the job ran for its whole timeout of {timeout}");
+            let event = Event::JobCancelled { job, code: FailureCode::JobTimeout, reason };
+            self.apply(&mut pass, now, event);
+        }
+        let plan = self.cluster.plan(now);
+        pass.batch.records.extend(plan.records);
+        if !pass.batch.is_empty() {
+            if pass.batch.records.iter().any(|record| matches!(record, Record::Lease { .. })) {
+                pass.batch.versions = self.links.versions();
+            }
+            if !self.commit(&pass.batch, now.wall).await? {
+                return Ok(None);
+            }
+            self.commits.send_replace(self.writer.seq());
+        }
+        for record in &pass.batch.records {
+            if let Record::JobState { job, state, .. } = record
+                && state.is_final()
+            {
+                tracing::info!(%job, state = state.as_str(), "job ended");
+                self.cluster.forget(*job);
+            }
+        }
+        for command in plan.commands {
+            self.perform(command);
+        }
+        for reply in pass.replies {
+            match reply {
+                // Whoever asked may be gone; what was stored stays stored.
+                Reply::Submitted(sender, submitted) => drop(sender.send(Ok(submitted))),
+                Reply::Done(sender) => drop(sender.send(())),
+                Reply::Ask(question) => question(&self.cluster, now),
+            }
+        }
+        Ok(earliest(plan.wake_at, self.deadlines.next()))
+    }
+
+    fn apply(&mut self, pass: &mut Pass, now: Now, event: Event) {
+        let records = self.cluster.apply(now, event);
+        for record in &records {
+            if let Record::Fenced { node, incarnation, generation, attempt } = record {
+                tracing::debug!(%node, %incarnation, %generation, %attempt, "fenced a late report");
+            }
+        }
+        pass.batch.records.extend(records);
+    }
+
+    async fn take(&mut self, pass: &mut Pass, now: Now, input: Input) -> Result<(), Error> {
+        match input {
+            Input::Event(event) => self.apply(pass, now, event),
+            Input::Attached { session, event } => {
+                if let Event::NodeAttached { node, .. } = &event {
+                    self.links.activate(node, session);
+                }
+                self.apply(pass, now, event);
+            }
+            Input::Detached { session, node, incarnation } => {
+                tracing::debug!(%node, ?session, "session ended");
+                if !self.links.connected(&node, incarnation) {
+                    self.apply(pass, now, Event::NodeDetached { node, incarnation });
+                }
+            }
+            Input::Submit(submission) => self.submit(pass, now, *submission).await,
+            Input::Cancel { job, code, reason, done } => {
+                self.apply(pass, now, Event::JobCancelled { job, code, reason });
+                pass.replies.push(Reply::Done(done));
+            }
+            Input::Sealed { groups, shards, done } => {
+                pass.batch.sealed.extend(&groups);
+                pass.batch.shards.extend(shards);
+                self.apply(pass, now, Event::GroupsSealed { groups });
+                pass.replies.push(Reply::Done(done));
+            }
+            Input::Ask(question) => pass.replies.push(Reply::Ask(question)),
+        }
+        Ok(())
+    }
+
+    /// Who owns a key is decided here, where the only writer is: by the store and by the
+    /// submissions of the same pass.
+    async fn submit(&mut self, pass: &mut Pass, now: Now, submission: Submission) {
+        let Submission { new_job, plan, resume, reply } = submission;
+        let found = match self.find(&pass.keys, &pass.batch.new_jobs, &new_job, resume).await {
+            Ok(found) => found,
+            Err(error) => return drop(reply.send(Err(SubmitRefused::Store(error)))),
+        };
+        match found {
+            Some(Ok(submitted)) => pass.replies.push(Reply::Submitted(reply, submitted)),
+            Some(Err(refused)) => drop(reply.send(Err(refused))),
+            None => {
+                let (job, created_at) = (new_job.job, new_job.created_at);
+                let groups_total = new_job.groups_total;
+                let key = (job, new_job.request_hash.clone());
+                pass.keys.insert(new_job.idempotency_key.clone(), key);
+                pass.batch.new_jobs.push(new_job);
+                self.deadlines.add(job, plan.timeout, created_at, now);
+                self.apply(pass, now, Event::JobSubmitted { job, plan, groups_total, created_at });
+                pass.replies.push(Reply::Submitted(reply, Submitted { job, resumed: false }));
+            }
+        }
+    }
+
+    async fn find(
+        &self,
+        keys: &BTreeMap<String, (JobId, String)>,
+        new_jobs: &[NewJob],
+        new_job: &NewJob,
+        resume: bool,
+    ) -> Result<Option<Result<Submitted, SubmitRefused>>, Error> {
+        let owner = match keys.get(&new_job.idempotency_key) {
+            Some(owner) => Some(owner.clone()),
+            None => {
+                let row = self.reads.job_by_key(&new_job.idempotency_key).await?;
+                row.map(|row| (row.job, row.request_hash))
+            }
+        };
+        if let Some((job, request_hash)) = owner {
+            let same = request_hash == new_job.request_hash;
+            let answer = Submitted { job, resumed: false };
+            return Ok(Some(if same { Ok(answer) } else { Err(SubmitRefused::KeyInUse { job }) }));
+        }
+        if !resume {
+            return Ok(None);
+        }
+        let same =
+            |other: &&NewJob| other.spec_hash == new_job.spec_hash && other.table_root == new_job.table_root;
+        let pending = new_jobs.iter().find(same).map(|other| other.job);
+        let stored = match pending {
+            Some(job) => Some(job),
+            None => {
+                let row = self.reads.unfinished_job(&new_job.spec_hash, &new_job.table_root).await?;
+                row.map(|row| row.job)
+            }
+        };
+        Ok(stored.map(|job| Ok(Submitted { job, resumed: true })))
+    }
+
+    fn perform(&mut self, command: Command) {
+        match command {
+            Command::Expand { job, first, count } => self.expand(job, first, count),
+            Command::Record { .. } => self.recorder.notify_one(),
+            Command::Disconnect { node, incarnation, reason } => {
+                self.links.close(&node, incarnation, reason);
+            }
+            Command::Start { ref to, .. }
+            | Command::Kill { ref to, .. }
+            | Command::Release { ref to, .. }
+            | Command::AckEnded { ref to, .. } => {
+                let (node, incarnation) = (to.node.clone(), to.incarnation);
+                self.links.send(&node, incarnation, command);
+            }
+        }
+    }
+
+    /// Rows are read outside the loop; the answer is an event like any other.
+    fn expand(&self, job: JobId, first: u32, count: u32) {
+        let (jobs, inbox) = (self.jobs.clone(), self.inbox.clone());
+        self.tasks.spawn(async move {
+            let groups = jobs.expand(job, first, count).await;
+            // A driver that has stopped asks again after its restart.
+            let _ = inbox.send(Input::Event(Event::GroupsExpanded { job, first, groups })).await;
+        });
+    }
+
+    /// The books against themselves and against the lease rows.
+    async fn reconcile(&mut self) -> Vec<Event> {
+        if let Err(violations) = self.cluster.check() {
+            tracing::error!(violations = violations.join("; "), "the state in memory contradicts itself");
+        }
+        let rows = match self.reads.nodes().await {
+            Ok(rows) => rows,
+            Err(error) => {
+                tracing::warn!(error = crate::health::chain(&error), "cannot read the lease rows");
+                return Vec::new();
+            }
+        };
+        let stored: BTreeMap<_, _> = rows.into_iter().map(|row| (row.node, row.incarnation)).collect();
+        let active = self.links.active().into_iter();
+        let missing = active.filter(|(node, incarnation)| stored.get(node) != Some(incarnation));
+        missing
+            .map(|(node, incarnation)| {
+                tracing::warn!(%node, %incarnation, "the lease row is missing");
+                Event::LeaseMissing { node, incarnation }
+            })
+            .collect()
+    }
+}
+
+fn earliest(a: Option<BootTime>, b: Option<BootTime>) -> Option<BootTime> {
+    a.into_iter().chain(b).min()
+}
+
+async fn sleep_until(wake_at: Option<BootTime>) {
+    let now = clock::boot();
+    let left = wake_at.map_or(SLEEP_MAX, |at| Duration::from_micros(at.0.saturating_sub(now.0)));
+    tokio::time::sleep(left.min(SLEEP_MAX)).await;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_job_is_due_when_its_timeout_is_used_up_since_it_was_created() {
+        let mut deadlines = Deadlines::default();
+        let now = Now { boot: BootTime(50_000_000), wall: Timestamp(100_000_000) };
+        let job = JobId::from_bits(1);
+        deadlines.add(job, Some(Millis(30_000)), Timestamp(90_000_000), now);
+        deadlines.add(JobId::from_bits(2), None, Timestamp(0), now);
+        deadlines.add(JobId::from_bits(3), Some(Millis(1)), Timestamp(0), now);
+        assert_eq!(deadlines.take_due(now.boot), [(JobId::from_bits(3), Millis(1))]);
+        assert_eq!(deadlines.next(), Some(BootTime(70_000_000)));
+        assert!(deadlines.take_due(BootTime(69_999_999)).is_empty());
+        assert_eq!(deadlines.take_due(BootTime(70_000_000)), [(job, Millis(30_000))]);
+        assert_eq!(deadlines.next(), None);
+    }
+}

@@ -1,0 +1,240 @@
+//! What is known of a job beside its state: its plan, its client files and its task rows. Made
+//! from the stored document, kept while it is used.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use blobs::BlobStore;
+use rollout::failure::Failure;
+use rollout::plan::{JobPlan, ResolvedStep, ResourcesPlan};
+use rollout::resolve::{self, Lookup, ResolveError};
+use rollout::{AttemptId, FailureCode, GroupId, JobId};
+use scheduler_core::event::ExpandedGroup;
+use sha2::{Digest, Sha256};
+
+use crate::error::Error;
+use crate::rows::{Row, RowsError, TaskRows};
+use crate::store::{JobRow, Reads, success_at};
+
+/// Jobs kept; past it the least recently used go and are read again when asked for.
+const CACHE_MAX: usize = 256;
+/// Tries to read a row before its group counts as broken.
+const ROW_READS_MAX: u32 = 5;
+const ROW_READ_PAUSE: Duration = Duration::from_millis(200);
+
+#[derive(Debug)]
+pub struct JobFacts {
+    pub job: JobId,
+    pub plan: Arc<JobPlan>,
+    pub table_root: String,
+    /// Path as written in the spec -> sha256.
+    pub files: BTreeMap<String, String>,
+    pub rows: TaskRows,
+}
+
+impl JobFacts {
+    /// Rows of the task set.
+    fn rows_len(&self) -> u32 {
+        u32::try_from(self.rows.len(&self.plan)).unwrap_or(u32::MAX).max(1)
+    }
+
+    /// Pass over the task set that expansion `index` belongs to.
+    pub fn epoch(&self, index: u32) -> u32 {
+        index / self.rows_len()
+    }
+
+    /// Blocks on the disk.
+    pub fn row(&self, index: u32) -> Result<Row, RowsError> {
+        self.rows.row(&self.plan, index % self.rows_len())
+    }
+
+    /// Of a row that was checked when the job was submitted.
+    pub fn task_id_of(&self, row: &Row, index: u32) -> String {
+        let position = index % self.rows_len();
+        resolve::task_id(&self.plan, u64::from(position), row).unwrap_or_else(|_| format!("row-{position}"))
+    }
+
+    pub async fn task_id(self: Arc<Self>, index: u32) -> Result<String, Error> {
+        let job = self.job;
+        let read = tokio::task::spawn_blocking(move || Ok(self.task_id_of(&self.row(index)?, index))).await;
+        read.map_err(|error| Error::Panicked { task: error.to_string() })?
+            .map_err(|source| Error::Rows { job, source: Box::new(source) })
+    }
+
+    /// `sha256:<hex>` of the row as JSON with sorted keys.
+    pub fn task_hash(&self, row: &Row) -> String {
+        let sorted: BTreeMap<_, _> = row.iter().collect();
+        let text = serde_json::json!(sorted).to_string();
+        format!("sha256:{}", hex::encode(Sha256::digest(text.as_bytes())))
+    }
+
+    pub fn success_at(&self) -> f64 {
+        success_at(&self.plan)
+    }
+
+    fn lookup<T>(
+        &self,
+        group: GroupId,
+        rollout: Option<rollout::RolloutId>,
+        use_it: impl FnOnce(&Lookup<'_>) -> Result<T, ResolveError>,
+    ) -> Result<Result<T, ResolveError>, RowsError> {
+        let row = self.row(group.index)?;
+        let task_id = self.task_id_of(&row, group.index);
+        let lookup = Lookup { row: &row, task_id: &task_id, group, epoch: self.epoch(group.index), rollout };
+        Ok(use_it(&lookup))
+    }
+
+    /// The step of an attempt with every lookup done. Blocks on the disk.
+    pub fn resolve(&self, attempt: AttemptId) -> Result<ResolvedStep, Failure> {
+        let rollout = attempt.rollout;
+        let resolved = self.lookup(rollout.group, Some(rollout), |lookup| {
+            resolve::resolve_step(&self.plan, attempt.step, lookup, &self.files)
+        });
+        match resolved {
+            Ok(Ok(step)) => Ok(step),
+            Ok(Err(problem)) => Err(Failure::new(FailureCode::NotFound, problem.to_string())),
+            Err(error) => Err(Failure::new(FailureCode::StorageFailed, crate::health::chain(&error))),
+        }
+    }
+
+    /// What the row of a group asks for. Blocks on the disk.
+    pub fn expanded(&self, index: u32) -> Result<ExpandedGroup, RowsError> {
+        let per_row = |step: &rollout::plan::StepPlan| matches!(step.resources, ResourcesPlan::PerRow(_));
+        if !self.plan.steps.iter().any(per_row) {
+            return Ok(ExpandedGroup { resources: None, broken: None });
+        }
+        let group = GroupId { job: self.job, index };
+        let resources = self.lookup(group, None, |lookup| {
+            let steps = self.plan.step_indices();
+            steps.map(|step| resolve::resolve_resources(&self.plan, step, lookup)).collect()
+        })?;
+        Ok(match resources {
+            Ok(resources) => ExpandedGroup { resources: Some(resources), broken: None },
+            Err(problem) => broken(Failure::new(FailureCode::NotFound, problem.to_string())),
+        })
+    }
+
+    /// As [`expanded`](Self::expanded); a row that cannot be read after several tries breaks its
+    /// group, not the yard.
+    pub fn expanded_or_broken(&self, index: u32) -> ExpandedGroup {
+        let mut tries = 1;
+        loop {
+            match self.expanded(index) {
+                Ok(expanded) => return expanded,
+                Err(error) if tries >= ROW_READS_MAX => {
+                    let problem = crate::health::chain(&error);
+                    tracing::warn!(job = %self.job, group = index, problem, "cannot read a task row");
+                    return broken(Failure::new(FailureCode::StorageFailed, problem));
+                }
+                Err(_) => {
+                    tries += 1;
+                    std::thread::sleep(ROW_READ_PAUSE);
+                }
+            }
+        }
+    }
+}
+
+fn broken(failure: Failure) -> ExpandedGroup {
+    ExpandedGroup { resources: None, broken: Some(failure) }
+}
+
+/// Facts by job; cheap to clone.
+#[derive(Debug, Clone)]
+pub struct Jobs(Arc<Inner>);
+
+#[derive(Debug)]
+struct Inner {
+    reads: Reads,
+    blobs: BlobStore,
+    cache: Mutex<Cache>,
+}
+
+#[derive(Debug, Default)]
+struct Cache {
+    uses: u64,
+    jobs: BTreeMap<JobId, (u64, Arc<JobFacts>)>,
+}
+
+impl Jobs {
+    pub fn new(reads: Reads, blobs: BlobStore) -> Self {
+        Self(Arc::new(Inner { reads, blobs, cache: Mutex::default() }))
+    }
+
+    pub fn reads(&self) -> &Reads {
+        &self.0.reads
+    }
+
+    fn known(&self, job: JobId) -> Option<Arc<JobFacts>> {
+        let mut cache = self.0.cache.lock().unwrap_or_else(PoisonError::into_inner);
+        cache.uses += 1;
+        let uses = cache.uses;
+        let (used, facts) = cache.jobs.get_mut(&job)?;
+        *used = uses;
+        Some(facts.clone())
+    }
+
+    pub fn insert(&self, facts: Arc<JobFacts>) {
+        let mut cache = self.0.cache.lock().unwrap_or_else(PoisonError::into_inner);
+        cache.uses += 1;
+        let uses = cache.uses;
+        if cache.jobs.len() >= CACHE_MAX
+            && let Some(oldest) = cache.jobs.iter().min_by_key(|(_, (used, _))| *used).map(|(job, _)| *job)
+        {
+            cache.jobs.remove(&oldest);
+        }
+        cache.jobs.insert(facts.job, (uses, facts));
+    }
+
+    /// None if no such job is stored.
+    pub async fn get(&self, job: JobId) -> Result<Option<Arc<JobFacts>>, Error> {
+        if let Some(facts) = self.known(job) {
+            return Ok(Some(facts));
+        }
+        match self.0.reads.job(job).await? {
+            Some(row) => self.of(&row).await.map(Some),
+            None => Ok(None),
+        }
+    }
+
+    pub async fn of(&self, row: &JobRow) -> Result<Arc<JobFacts>, Error> {
+        if let Some(facts) = self.known(row.job) {
+            return Ok(facts);
+        }
+        let files = self.0.reads.files(row.job).await?;
+        let files = files.into_iter().map(|file| (file.path, file.sha256)).collect();
+        let (row, blobs) = (row.clone(), self.0.blobs.clone());
+        let made = tokio::task::spawn_blocking(move || made(&row, files, &blobs)).await;
+        let facts = Arc::new(made.map_err(|error| Error::Panicked { task: error.to_string() })??);
+        self.insert(facts.clone());
+        Ok(facts)
+    }
+
+    /// Groups `first..first + count` as the core takes them.
+    pub(crate) async fn expand(&self, job: JobId, first: u32, count: u32) -> Vec<ExpandedGroup> {
+        let all = |expanded: ExpandedGroup| (0..count).map(|_| expanded.clone()).collect();
+        let facts = match self.get(job).await {
+            Ok(Some(facts)) => facts,
+            Ok(None) => return all(broken(Failure::new(FailureCode::NotFound, "the job is not stored"))),
+            Err(error) => {
+                return all(broken(Failure::new(FailureCode::StorageFailed, crate::health::chain(&error))));
+            }
+        };
+        let read = move || (first..first + count).map(|index| facts.expanded_or_broken(index)).collect();
+        tokio::task::spawn_blocking(read).await.unwrap_or_else(|error| {
+            all(broken(Failure::new(FailureCode::Unclassified, format!("reading task rows: {error}"))))
+        })
+    }
+}
+
+fn made(row: &JobRow, files: BTreeMap<String, String>, blobs: &BlobStore) -> Result<JobFacts, Error> {
+    let checked = rollout::spec::check(&row.document, &row.source_name);
+    let Some(plan) = checked.plan else {
+        let problem = checked.render(&row.document);
+        return Err(Error::StoredSpec { job: row.job, problem });
+    };
+    let rows = TaskRows::open(&plan, &files, blobs)
+        .map_err(|source| Error::Rows { job: row.job, source: Box::new(source) })?;
+    Ok(JobFacts { job: row.job, plan: Arc::new(plan), table_root: row.table_root.clone(), files, rows })
+}

@@ -1,0 +1,170 @@
+//! A hello as the core takes it. Every refusal names the field.
+
+use rollout::quantity::{QUANTITY_MAX, Request};
+use rollout::text::shown;
+use rollout::{Bytes, Generation, IncarnationId, MilliCpu, NodeId};
+use rollout_wire::from_wire::{self, WireError};
+use rollout_wire::v1;
+use scheduler_core::Event;
+use scheduler_core::event::{Capacity, Fence, Held, HeldPhase, Measured, RefusalClass};
+
+/// Attempts one executor may hold.
+pub const HELD_MAX: usize = 65_536;
+/// Characters of a version or a message of an executor that are kept.
+const TEXT_CHARS_MAX: usize = 512;
+
+#[derive(Debug)]
+pub(super) struct Greeting {
+    pub node: NodeId,
+    pub incarnation: IncarnationId,
+    pub capacity: Capacity,
+    pub held: Vec<Held>,
+    pub version: String,
+}
+
+fn wrong(field: &str, problem: impl Into<String>) -> WireError {
+    WireError { field: field.to_owned(), problem: problem.into() }
+}
+
+pub(super) fn greeting(hello: &v1::Hello) -> Result<Greeting, WireError> {
+    let capacity = from_wire::required("hello.capacity", hello.capacity.as_ref())?;
+    for (field, value) in [
+        ("hello.capacity.cpu_milli", capacity.cpu_milli),
+        ("hello.capacity.memory_bytes", capacity.memory_bytes),
+        ("hello.capacity.disk_bytes", capacity.disk_bytes),
+        ("hello.capacity.disk_limit_max_bytes", capacity.disk_limit_max_bytes),
+    ] {
+        if value > QUANTITY_MAX {
+            return Err(wrong(field, format!("{value} is above {QUANTITY_MAX}")));
+        }
+    }
+    if hello.held.len() > HELD_MAX {
+        return Err(wrong("hello.held", format!("{} attempts, at most {HELD_MAX}", hello.held.len())));
+    }
+    Ok(Greeting {
+        node: NodeId(from_wire::parse("hello.node", &hello.node)?),
+        incarnation: from_wire::parse("hello.incarnation", &hello.incarnation)?,
+        capacity: Capacity {
+            total: Request {
+                cpu: MilliCpu(capacity.cpu_milli),
+                memory: Bytes(capacity.memory_bytes),
+                disk: Bytes(capacity.disk_bytes),
+            },
+            sandboxes: capacity.sandboxes,
+            disk_limit_max: Bytes(capacity.disk_limit_max_bytes),
+        },
+        held: hello.held.iter().map(held).collect::<Result<_, _>>()?,
+        version: shown(&hello.version, TEXT_CHARS_MAX),
+    })
+}
+
+fn held(message: &v1::HeldAttempt) -> Result<Held, WireError> {
+    use v1::held_attempt::Phase;
+    Ok(Held {
+        attempt: from_wire::attempt("hello.held.attempt", message.attempt.as_ref())?,
+        generation: Generation(message.generation),
+        phase: match message.phase() {
+            Phase::Running => HeldPhase::Running,
+            Phase::Ended => HeldPhase::Ended,
+            Phase::Kept => HeldPhase::Kept,
+            Phase::Unspecified => return Err(wrong("hello.held.phase", "unspecified")),
+        },
+    })
+}
+
+pub(super) fn measured(beat: &v1::Heartbeat) -> Measured {
+    Measured {
+        memory_available: Bytes(beat.memory_available_bytes),
+        disk_available: Bytes(beat.disk_available_bytes),
+        load_milli: beat.load_milli,
+        sandboxes: beat.sandboxes,
+    }
+}
+
+/// Who reports.
+#[derive(Debug, Clone)]
+pub(super) struct Reporter {
+    pub node: NodeId,
+    pub incarnation: IncarnationId,
+}
+
+impl Reporter {
+    fn at(&self, generation: u64) -> Fence {
+        Fence { node: self.node.clone(), incarnation: self.incarnation, generation: Generation(generation) }
+    }
+
+    pub(super) fn started(&self, message: &v1::AttemptStarted) -> Result<Event, WireError> {
+        Ok(Event::AttemptStarted {
+            at: self.at(message.generation),
+            attempt: from_wire::attempt("started.attempt", message.attempt.as_ref())?,
+            started_at: rollout::Timestamp(message.started_at_us),
+        })
+    }
+
+    pub(super) fn ended(&self, message: &v1::AttemptEnded) -> Result<Event, WireError> {
+        let outcome = from_wire::required("ended.outcome", message.outcome.as_ref())?;
+        Ok(Event::AttemptEnded {
+            at: self.at(message.generation),
+            attempt: from_wire::attempt("ended.attempt", message.attempt.as_ref())?,
+            outcome: Box::new(from_wire::outcome(outcome)?),
+            kept: message.kept,
+        })
+    }
+
+    pub(super) fn refused(&self, message: &v1::AttemptRefused) -> Result<Event, WireError> {
+        use v1::attempt_refused::Class;
+        Ok(Event::AttemptRefused {
+            at: self.at(message.generation),
+            attempt: from_wire::attempt("refused.attempt", message.attempt.as_ref())?,
+            class: match message.class() {
+                Class::Busy => RefusalClass::Busy,
+                Class::NeverFits => RefusalClass::NeverFits,
+                Class::Unhealthy => RefusalClass::Unhealthy,
+                Class::SandboxGone => RefusalClass::SandboxGone,
+                Class::Unspecified => return Err(wrong("refused.class", "unspecified")),
+            },
+            message: shown(&message.message, TEXT_CHARS_MAX),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn hello() -> v1::Hello {
+        v1::Hello {
+            node: "n1".to_owned(),
+            incarnation: IncarnationId::from_bits(1).to_string(),
+            capacity: Some(v1::Capacity { cpu_milli: 1000, ..v1::Capacity::default() }),
+            ..v1::Hello::default()
+        }
+    }
+
+    #[test]
+    fn a_bad_hello_is_refused_with_the_field_by_name() {
+        assert!(greeting(&hello()).is_ok());
+        let held = v1::HeldAttempt {
+            attempt: Some(v1::AttemptRef { rollout: "j0000000000007-g0-s0".to_owned(), step: 0, attempt: 0 }),
+            generation: 1,
+            phase: 0,
+        };
+        type Break = Box<dyn Fn(&mut v1::Hello)>;
+        let cases: [(&str, Break); 6] = [
+            ("hello.node", Box::new(|h| h.node = "../x".to_owned())),
+            ("hello.incarnation", Box::new(|h| h.incarnation = "j0000000000001".to_owned())),
+            ("hello.capacity", Box::new(|h| h.capacity = None)),
+            ("hello.capacity.cpu_milli", Box::new(|h| h.capacity.as_mut().unwrap().cpu_milli = u64::MAX)),
+            ("hello.held.phase", Box::new(move |h| h.held = vec![held.clone()])),
+            (
+                "hello.held.attempt",
+                Box::new(|h| h.held = vec![v1::HeldAttempt { phase: 1, ..v1::HeldAttempt::default() }]),
+            ),
+        ];
+        for (field, break_it) in cases {
+            let mut bad = hello();
+            break_it(&mut bad);
+            assert_eq!(greeting(&bad).unwrap_err().field, field);
+        }
+    }
+}

@@ -1,0 +1,319 @@
+//! The recorder: closed groups become rows, rows become sealed shards, shards become known.
+//!
+//! Its work list is the store: groups that are closed and not sealed. A wake-up only says that
+//! there may be some, so nothing is lost by a crash, a full disk or a missed wake-up. A group is
+//! sealed in the store only after its shard is sealed on disk; what a crash left in between is
+//! found again when the tables are opened.
+
+mod group;
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use blobs::BlobStore;
+use datasets::recorder::FetchError;
+use datasets::table::{Recovery, SealedShard, TableMeta, TableWriter};
+use rollout::{GroupId, JobId};
+use tokio::runtime::Handle;
+use tokio::sync::{Notify, oneshot};
+use tokio_util::sync::CancellationToken;
+
+use crate::clock;
+use crate::error::Error;
+use crate::health::{HealthBoard, Trouble, chain};
+use crate::inbox::{Inbox, Input, Stopping};
+use crate::jobs::{JobFacts, Jobs};
+use crate::store::{ClosedGroup, JobRow, NodeRow, ShardRow};
+
+/// Groups read and appended together.
+const APPEND_GROUPS_MAX: u32 = 64;
+const BACKOFF_FIRST: Duration = Duration::from_millis(100);
+const BACKOFF_MAX: Duration = Duration::from_secs(5);
+/// The longest wait without a wake-up.
+const IDLE_MAX: Duration = Duration::from_secs(5);
+/// Column `rules_hash` of jobs without guard rules: sha256 of `{}`.
+const EMPTY_RULES_HASH: &str = "sha256:44136fa355b3678a1146ad16f7e8649e94fb4fc21fe77e8310c060f61caaff8a";
+
+#[derive(Debug, thiserror::Error)]
+enum RecordError {
+    #[error(transparent)]
+    Store(#[from] Error),
+    #[error("cannot write the tables of job {job} at {}", root.display())]
+    Tables { job: JobId, root: PathBuf, source: datasets::Error },
+    #[error("cannot read the row of group {group}")]
+    Row { group: GroupId, source: crate::rows::RowsError },
+    #[error("job {job} is not stored")]
+    NoJob { job: JobId },
+    #[error("a blocking task ended by a panic")]
+    Panicked(#[from] tokio::task::JoinError),
+    #[error(transparent)]
+    Stopping(#[from] Stopping),
+}
+
+pub(crate) struct Recorder {
+    pub jobs: Jobs,
+    pub blobs: BlobStore,
+    pub inbox: Inbox,
+    pub wake: Arc<Notify>,
+    pub health: HealthBoard,
+    pub yard_id: String,
+    pub stop: CancellationToken,
+}
+
+/// The tables of one job, open.
+struct Tables {
+    facts: Arc<JobFacts>,
+    root: PathBuf,
+    /// Away while a blocking thread has it; not here after a panic.
+    writer: Option<TableWriter>,
+    /// Groups up to this seq are appended or sealed.
+    appended: i64,
+    /// Appended, not sealed.
+    waiting: Vec<GroupId>,
+    /// When the first of them was appended.
+    waiting_since: Option<Instant>,
+}
+
+impl Recorder {
+    pub(crate) async fn run(self) {
+        let mut open = BTreeMap::new();
+        let mut backoff = BACKOFF_FIRST;
+        loop {
+            let wait = match self.work(&mut open).await {
+                Ok(next) => {
+                    self.health.recorder(None);
+                    backoff = BACKOFF_FIRST;
+                    next.unwrap_or(IDLE_MAX).min(IDLE_MAX)
+                }
+                Err(RecordError::Stopping(_)) => return,
+                Err(error) => {
+                    let problem = chain(&error);
+                    tracing::warn!(problem, "cannot write rows of closed groups; trying again");
+                    self.health.recorder(Some(Trouble { since: clock::wall(), problem }));
+                    let wait = backoff;
+                    backoff = (backoff * 2).min(BACKOFF_MAX);
+                    wait
+                }
+            };
+            tokio::select! {
+                () = self.stop.cancelled() => return,
+                () = self.wake.notified() => {}
+                () = tokio::time::sleep(wait) => {}
+            }
+        }
+    }
+
+    /// Writes what there is; says how long nothing is due. A job that fails does not hold up the
+    /// others; the first error is told.
+    async fn work(&self, open: &mut BTreeMap<JobId, Tables>) -> Result<Option<Duration>, RecordError> {
+        let mut next: Option<Duration> = None;
+        let mut first_error = None;
+        for job in self.jobs.reads().jobs_to_record().await? {
+            match self.work_on(open, job).await {
+                Ok(due) => next = next.into_iter().chain(due).min(),
+                Err(RecordError::Stopping(stopping)) => return Err(stopping.into()),
+                Err(error) => first_error = first_error.or(Some(error)),
+            }
+        }
+        first_error.map_or(Ok(next), Err)
+    }
+
+    async fn work_on(
+        &self,
+        open: &mut BTreeMap<JobId, Tables>,
+        job: JobId,
+    ) -> Result<Option<Duration>, RecordError> {
+        let mut tables = match open.remove(&job).filter(|tables| tables.writer.is_some()) {
+            Some(tables) => tables,
+            None => self.open(job).await?,
+        };
+        let worked = self.write(job, &mut tables).await;
+        // Kept after an error too: what was appended is in memory and is sealed later.
+        let done = matches!(worked, Ok(true));
+        let due = tables.due();
+        if !done && tables.writer.is_some() {
+            open.insert(job, tables);
+        }
+        worked.map(|_| due)
+    }
+
+    async fn open(&self, job: JobId) -> Result<Tables, RecordError> {
+        let facts = self.jobs.get(job).await?.ok_or(RecordError::NoJob { job })?;
+        let root = PathBuf::from(&facts.table_root);
+        let meta = TableMeta {
+            job,
+            spec_hash: facts.plan.spec_hash.clone(),
+            writer: concat!("rollyard/", env!("CARGO_PKG_VERSION")).to_owned(),
+        };
+        let (shard, artifacts) = (facts.plan.output.shard, facts.plan.output.artifacts);
+        let open_root = root.clone();
+        let opened = tokio::task::spawn_blocking(move || TableWriter::open(&open_root, meta, shard)).await?;
+        let (mut writer, recovery) =
+            opened.map_err(|source| RecordError::Tables { job, root: root.clone(), source })?;
+        writer.set_artifacts(artifacts);
+        self.adopt(job, &recovery).await?;
+        Ok(Tables {
+            facts,
+            root,
+            writer: Some(writer),
+            appended: -1,
+            waiting: Vec::new(),
+            waiting_since: None,
+        })
+    }
+
+    /// What is sealed on disk and not in the store: a crash came between the two.
+    async fn adopt(&self, job: JobId, recovery: &Recovery) -> Result<(), RecordError> {
+        let (mut after, mut groups) = (-1, Vec::new());
+        loop {
+            let closed = self.jobs.reads().closed_groups(job, after, APPEND_GROUPS_MAX).await?;
+            let Some(last) = closed.last() else { break };
+            after = last.seq;
+            groups.extend(closed.iter().filter(|g| recovery.seqs.contains(g.seq)).map(|g| g.group));
+        }
+        if groups.is_empty() {
+            return Ok(());
+        }
+        tracing::info!(%job, groups = groups.len(), "found groups that were sealed before a crash");
+        self.tell(job, groups, &recovery.sealed).await
+    }
+
+    /// True once every group of the job is sealed.
+    async fn write(&self, job: JobId, tables: &mut Tables) -> Result<bool, RecordError> {
+        // What a full disk left waiting goes first: nothing is added to it meanwhile.
+        if tables.writer.as_ref().is_some_and(TableWriter::should_seal) {
+            self.seal(job, tables).await?;
+        }
+        let nodes = Arc::new(self.jobs.reads().nodes().await?);
+        loop {
+            let closed = self.jobs.reads().closed_groups(job, tables.appended, APPEND_GROUPS_MAX).await?;
+            let full = closed.len() == APPEND_GROUPS_MAX as usize;
+            for group in closed {
+                self.append(tables, group, nodes.clone()).await?;
+                if tables.writer.as_ref().is_some_and(TableWriter::should_seal) {
+                    self.seal(job, tables).await?;
+                }
+            }
+            if !full {
+                break;
+            }
+        }
+        let row = self.jobs.reads().job(job).await?.ok_or(RecordError::NoJob { job })?;
+        let ended = self.all_closed(&row).await?;
+        if !tables.waiting.is_empty() && (ended || tables.due() == Some(Duration::ZERO)) {
+            self.seal(job, tables).await?;
+        }
+        Ok(ended && tables.waiting.is_empty())
+    }
+
+    /// No group of the job will close later.
+    async fn all_closed(&self, row: &JobRow) -> Result<bool, RecordError> {
+        use rollout::state::JobState::{Cancelled, Cancelling, Finished};
+        let admitted_all =
+            row.next_group == row.groups_total || matches!(row.state, Cancelling | Cancelled | Finished);
+        let (closed, admitted) = self.jobs.reads().closed_of_admitted(row.job).await?;
+        Ok(admitted_all && closed == admitted)
+    }
+
+    async fn append(
+        &self,
+        tables: &mut Tables,
+        closed: ClosedGroup,
+        nodes: Arc<Vec<NodeRow>>,
+    ) -> Result<(), RecordError> {
+        let (seq, id) = (closed.seq, closed.group);
+        let rows = self.jobs.reads().group_rows(id).await?;
+        let (facts, blobs, yard) = (tables.facts.clone(), self.blobs.clone(), self.yard_id.clone());
+        let runtime = Handle::current();
+        let mut writer = tables.writer.take().ok_or(RecordError::NoJob { job: id.job })?;
+        let (writer, appended) = tokio::task::spawn_blocking(move || {
+            let record = group::record(&facts, &closed, rows, &nodes, yard);
+            let appended = match record {
+                Ok(record) => {
+                    let fetch = |sha256: &str, max: u64| fetch(&runtime, &blobs, sha256, max);
+                    Ok(writer.append(&record, &fetch))
+                }
+                Err(source) => Err(RecordError::Row { group: id, source }),
+            };
+            (writer, appended)
+        })
+        .await?;
+        tables.writer = Some(writer);
+        let root = tables.root.clone();
+        appended?.map_err(|source| RecordError::Tables { job: id.job, root, source })?;
+        tables.appended = seq;
+        tables.waiting.push(id);
+        tables.waiting_since.get_or_insert_with(Instant::now);
+        Ok(())
+    }
+
+    async fn seal(&self, job: JobId, tables: &mut Tables) -> Result<(), RecordError> {
+        let mut writer = tables.writer.take().ok_or(RecordError::NoJob { job })?;
+        let (writer, sealed) = tokio::task::spawn_blocking(move || {
+            let sealed = writer.seal();
+            (writer, sealed)
+        })
+        .await?;
+        tables.writer = Some(writer);
+        let root = tables.root.clone();
+        let shards = sealed.map_err(|source| RecordError::Tables { job, root, source })?;
+        let groups = std::mem::take(&mut tables.waiting);
+        tables.waiting_since = None;
+        tracing::debug!(%job, groups = groups.len(), shards = shards.len(), "sealed");
+        self.tell(job, groups, &shards).await
+    }
+
+    /// Into the catalogue; returns once that is stored.
+    async fn tell(
+        &self,
+        job: JobId,
+        groups: Vec<GroupId>,
+        shards: &[SealedShard],
+    ) -> Result<(), RecordError> {
+        let row = |shard: &SealedShard| ShardRow {
+            job,
+            table_name: shard.table.as_str().to_owned(),
+            shard: shard.shard.clone(),
+            rows: shard.rows,
+            seq_min: shard.seq_min,
+            seq_max: shard.seq_max,
+            sha256: shard.sha256.clone(),
+        };
+        let (done, stored) = oneshot::channel();
+        let shards = shards.iter().map(row).collect();
+        self.inbox.send(Input::Sealed { groups, shards, done }).await?;
+        Ok(stored.await.map_err(|_| Stopping)?)
+    }
+}
+
+impl Tables {
+    /// Time until what waits must be sealed by the plan's `flush`.
+    fn due(&self) -> Option<Duration> {
+        let flush = Duration::from_millis(self.facts.plan.output.shard.flush.0);
+        self.waiting_since.map(|since| flush.saturating_sub(since.elapsed()))
+    }
+}
+
+/// A small artifact for its row. One that is gone or damaged stays named without its bytes; a
+/// store that does not answer is tried again.
+fn fetch(
+    runtime: &Handle,
+    blobs: &BlobStore,
+    sha256: &str,
+    bytes_max: u64,
+) -> Result<Option<Vec<u8>>, FetchError> {
+    match runtime.block_on(blobs.get(sha256, bytes_max)) {
+        Ok(bytes) => Ok(Some(bytes.to_vec())),
+        Err(
+            error @ (blobs::Error::NotFound { .. }
+            | blobs::Error::ChunkCorrupt { .. }
+            | blobs::Error::TooLarge { .. }),
+        ) => {
+            tracing::warn!(%error, "an artifact is named in its row without its bytes");
+            Ok(None)
+        }
+        Err(error) => Err(Box::new(error)),
+    }
+}

@@ -1,0 +1,283 @@
+//! Starting and stopping: what is opened in which order, and which tasks live.
+
+use std::os::unix::fs::DirBuilderExt;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use blobs::BlobStore;
+use rollout_wire::MESSAGE_BYTES_MAX;
+use rollout_wire::v1::jobs_server::JobsServer;
+use rollout_wire::v1::nodes_server::NodesServer;
+use scheduler_core::{Cluster, Now, Snapshot};
+use tokio::sync::{Notify, mpsc, watch};
+use tokio::task::JoinHandle;
+use tokio_stream::wrappers::ReceiverStream;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+use tonic::transport::Server;
+
+use crate::api::{CountsCache, JobsService};
+use crate::clock;
+use crate::config::Config;
+use crate::driver::{Deadlines, Driver};
+use crate::error::Error;
+use crate::health::HealthBoard;
+use crate::inbox::Inbox;
+use crate::jobs::Jobs;
+use crate::link::{Links, NodesService, Starts, Welcome};
+use crate::listener::{Connection, Listener};
+use crate::lock::DataDirLock;
+use crate::recorder::Recorder;
+use crate::route::Route;
+use crate::store;
+
+/// Connections accepted and not yet served.
+const ACCEPTED_MAX: usize = 64;
+/// A peer that answers no ping for this long has lost its connection.
+const KEEPALIVE: Duration = Duration::from_secs(10);
+/// How long open calls may take to end at shutdown.
+const SHUTDOWN_GRACE: Duration = Duration::from_secs(5);
+/// How long to pause when the kernel refuses to accept (no descriptors left).
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+
+#[derive(Debug)]
+pub struct Scheduler;
+
+/// A running scheduler.
+#[derive(Debug)]
+pub struct Handle {
+    urls: Vec<String>,
+    stop: CancellationToken,
+    main: JoinHandle<Result<(), Error>>,
+}
+
+impl Handle {
+    /// Where clients and executors connect: the first listener.
+    pub fn url(&self) -> &str {
+        self.urls.first().map_or("", String::as_str)
+    }
+
+    /// Every listener.
+    pub fn urls(&self) -> &[String] {
+        &self.urls
+    }
+
+    /// Ends when the token was cancelled and everything has stopped, or with the error that made
+    /// it stop.
+    pub async fn wait(self) -> Result<(), Error> {
+        let ended = self.main.await;
+        self.stop.cancel();
+        ended.map_err(|error| Error::Panicked { task: error.to_string() })?
+    }
+}
+
+impl Scheduler {
+    /// Opens everything, restores the stored state and serves until `stop` is cancelled.
+    pub async fn start(
+        config: Config,
+        listeners: Vec<Listener>,
+        stop: CancellationToken,
+    ) -> Result<Handle, Error> {
+        let data_dir = config.data_dir.clone();
+        let failed = |source| Error::DataDir { path: data_dir.clone(), source };
+        std::fs::DirBuilder::new().recursive(true).mode(0o700).create(&data_dir).map_err(failed)?;
+        let data_dir: PathBuf = std::fs::canonicalize(&data_dir).map_err(failed)?;
+        let lock = DataDirLock::take(&data_dir)?;
+        let blobs_url =
+            config.blobs.clone().unwrap_or_else(|| format!("file://{}/blobs", data_dir.display()));
+        let blobs = open_blobs(blobs_url.clone()).await?;
+        let (writer, reads, yard_id) = store::open(&data_dir, config.commit_hook.clone()).await?;
+        let epoch = writer.epoch();
+
+        let now = Now { boot: clock::boot(), wall: clock::wall() };
+        let jobs = Jobs::new(reads.clone(), blobs.clone());
+        let mut deadlines = Deadlines::default();
+        let snapshot = restore(&jobs, &mut deadlines, now).await?;
+        let core = scheduler_core::Config { lease_ttl: config.lease_ttl, lease_margin: config.lease_margin };
+        let (cluster, restored) = Cluster::restore(core, now, snapshot);
+        tracing::info!(yard = %config.yard, epoch, data_dir = %data_dir.display(), "scheduler starts");
+
+        let stop = stop.child_token();
+        let tasks = TaskTracker::new();
+        let (inbox, inputs) = Inbox::new();
+        let links = Arc::new(Links::default());
+        let health = HealthBoard::new();
+        let wake_recorder = Arc::new(Notify::new());
+        let (commits, committed) = watch::channel(writer.seq());
+        let driver = Driver {
+            cluster,
+            writer,
+            reads: reads.clone(),
+            jobs: jobs.clone(),
+            links: links.clone(),
+            inbox: inbox.clone(),
+            inputs,
+            recorder: wake_recorder.clone(),
+            commits,
+            health: health.clone(),
+            reconcile_every: config.reconcile_every,
+            tasks: tasks.clone(),
+            stop: stop.clone(),
+            deadlines,
+            restored,
+        };
+        let recorder = Recorder {
+            jobs: jobs.clone(),
+            blobs: blobs.clone(),
+            inbox: inbox.clone(),
+            wake: wake_recorder,
+            health: health.clone(),
+            yard_id,
+            stop: stop.clone(),
+        };
+        let nodes_service = NodesService {
+            links: links.clone(),
+            inbox: inbox.clone(),
+            starts: Starts::new(jobs.clone()),
+            welcome: Welcome {
+                epoch,
+                lease_ttl: config.lease_ttl,
+                blobs: blobs_url,
+                yard: config.yard.to_string(),
+            },
+            tasks: tasks.clone(),
+            stop: stop.clone(),
+        };
+        let jobs_service = JobsService {
+            reads,
+            jobs,
+            blobs,
+            links,
+            inbox,
+            commits: committed,
+            health,
+            counts: CountsCache::default(),
+            tasks: tasks.clone(),
+            stop: stop.clone(),
+        };
+        let urls = listeners.iter().map(Listener::url).collect();
+        let parts = Parts { driver, recorder, nodes_service, jobs_service, listeners, tasks, lock };
+        let main = tokio::spawn(parts.run(stop.clone()));
+        Ok(Handle { urls, stop, main })
+    }
+}
+
+async fn open_blobs(url: String) -> Result<BlobStore, Error> {
+    let opened = tokio::task::spawn_blocking(move || {
+        BlobStore::open(&url).map_err(|source| Error::Blobs { url, source: Box::new(source) })
+    });
+    opened.await.map_err(|error| Error::Panicked { task: error.to_string() })?
+}
+
+async fn restore(jobs: &Jobs, deadlines: &mut Deadlines, now: Now) -> Result<Snapshot, Error> {
+    let mut snapshot = Snapshot { jobs: Vec::new(), nodes: jobs.reads().node_snapshots().await? };
+    for row in jobs.reads().unfinished_jobs().await? {
+        let facts = jobs.of(&row).await?;
+        deadlines.add(row.job, facts.plan.timeout, row.created_at, now);
+        let plan = facts.plan.clone();
+        let expand = |index| Ok(facts.expanded_or_broken(index));
+        snapshot.jobs.push(jobs.reads().job_snapshot(&row, plan, expand).await?);
+    }
+    Ok(snapshot)
+}
+
+struct Parts {
+    driver: Driver,
+    recorder: Recorder,
+    nodes_service: NodesService,
+    jobs_service: JobsService,
+    listeners: Vec<Listener>,
+    tasks: TaskTracker,
+    lock: DataDirLock,
+}
+
+impl Parts {
+    /// The driver's end is the scheduler's end; everything else follows.
+    async fn run(self, stop: CancellationToken) -> Result<(), Error> {
+        let Self { driver, recorder, nodes_service, jobs_service, listeners, tasks, lock } = self;
+        let recorder = tokio::spawn(recorder.run());
+        let incoming = accept(listeners, &tasks, &stop);
+        let route = Route {
+            nodes: NodesServer::new(nodes_service)
+                .max_decoding_message_size(MESSAGE_BYTES_MAX)
+                .max_encoding_message_size(MESSAGE_BYTES_MAX),
+            jobs: JobsServer::new(jobs_service)
+                .max_decoding_message_size(MESSAGE_BYTES_MAX)
+                .max_encoding_message_size(MESSAGE_BYTES_MAX),
+        };
+        let server = Server::builder()
+            .http2_keepalive_interval(Some(KEEPALIVE))
+            .http2_keepalive_timeout(Some(KEEPALIVE))
+            .serve_with_incoming_shutdown(route, incoming, stop.clone().cancelled_owned());
+        let mut server = tokio::spawn(server);
+        let mut driver = tokio::spawn(driver.run());
+
+        let result = tokio::select! {
+            ended = &mut driver => flat("driver", ended),
+            ended = &mut server => match ended {
+                Ok(served) => served.map_err(|source| Error::Serve { source }),
+                Err(error) => Err(Error::Panicked { task: format!("server: {error}") }),
+            },
+        };
+        if let Err(error) = &result {
+            tracing::error!(code = error.code(), error = crate::health::chain(error), "the scheduler stops");
+        }
+        stop.cancel();
+        tasks.close();
+        let rest = async {
+            if !driver.is_finished() {
+                let _ = (&mut driver).await;
+            }
+            if !server.is_finished() {
+                let _ = (&mut server).await;
+            }
+            let _ = recorder.await;
+            tasks.wait().await;
+        };
+        if tokio::time::timeout(SHUTDOWN_GRACE, rest).await.is_err() {
+            tracing::info!("some calls did not end in time; they are cut");
+            server.abort();
+            driver.abort();
+        }
+        // Only now may another scheduler open the store.
+        drop(lock);
+        result
+    }
+}
+
+fn flat(task: &str, ended: Result<Result<(), Error>, tokio::task::JoinError>) -> Result<(), Error> {
+    ended.map_err(|error| Error::Panicked { task: format!("{task}: {error}") })?
+}
+
+/// One stream of the connections of all listeners.
+fn accept(
+    listeners: Vec<Listener>,
+    tasks: &TaskTracker,
+    stop: &CancellationToken,
+) -> ReceiverStream<std::io::Result<Connection>> {
+    let (accepted, incoming) = mpsc::channel(ACCEPTED_MAX);
+    for listener in listeners {
+        let (accepted, stop) = (accepted.clone(), stop.clone());
+        tasks.spawn(async move {
+            loop {
+                let connection = tokio::select! {
+                    () = stop.cancelled() => return,
+                    connection = listener.accept() => connection,
+                };
+                match connection {
+                    Ok(connection) => {
+                        if accepted.send(Ok(connection)).await.is_err() {
+                            return;
+                        }
+                    }
+                    Err(error) => {
+                        tracing::warn!(%error, url = listener.url(), "cannot accept a connection");
+                        tokio::time::sleep(ACCEPT_PAUSE).await;
+                    }
+                }
+            }
+        });
+    }
+    ReceiverStream::new(incoming)
+}

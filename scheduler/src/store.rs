@@ -1,0 +1,59 @@
+//! The store: SQLite, one writer, group commit.
+//!
+//! Stored: jobs as submitted, admitted groups, ends of rollouts, attempts with their outcomes and
+//! generations, node leases, the shard catalogue. Hot: one transaction per pass of the driver.
+//! Never stored: ready queues, heartbeats, load, sums, blobs.
+//!
+//! Only this module and its children know SQL. One statement per file in `queries/`; a bulk write
+//! is one statement over a JSON array.
+
+mod fold;
+mod groups;
+mod open;
+mod read;
+mod restore;
+mod row;
+mod writer;
+
+use std::time::Duration;
+
+use sqlx::SqlitePool;
+
+pub use fold::{Batch, NewJob, ShardRow, StoredFile};
+pub use groups::{ClosedGroup, GroupRows, MemberRow};
+pub use open::{DATABASE_FILE, open};
+pub use read::{AttemptRow, Failures, JobCounts, JobRow, NodeRow, RolloutRow};
+
+pub(crate) use restore::success_at;
+pub use writer::{CommitError, CommitHook, CommitPoint, InjectedFault, Writer};
+
+/// Read connections at once.
+const READERS_MAX: u32 = 4;
+/// How long a reader waits for a connection, or SQLite for its lock.
+const BUSY_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Reads of the stored state; cheap to clone.
+#[derive(Debug, Clone)]
+pub struct Reads {
+    pool: SqlitePool,
+}
+
+/// The text of a statement by its path below `queries/`.
+macro_rules! statement {
+    ($path:literal) => {
+        include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/queries/", $path, ".sql"))
+    };
+}
+pub(crate) use statement;
+
+pub(crate) fn failed(doing: &'static str) -> impl FnOnce(sqlx::Error) -> crate::Error {
+    move |source| {
+        // 13 = SQLITE_FULL. The primary code is the low byte of the extended one.
+        let full = source
+            .as_database_error()
+            .and_then(|e| e.code())
+            .and_then(|code| code.parse::<i64>().ok())
+            .is_some_and(|code| code & 0xff == 13);
+        if full { crate::Error::StoreFull { doing, source } } else { crate::Error::Store { doing, source } }
+    }
+}

@@ -1,0 +1,400 @@
+//! A batch of records as statements' arguments: what one transaction writes.
+//!
+//! Records are in order; statements are one per kind. Folding per attempt (and per job, rollout,
+//! step and node) keeps the meaning of the order: the last word on a row wins, and what came
+//! before a new placement of the same attempt is forgotten with it.
+
+use std::collections::BTreeMap;
+
+use prost::Message;
+use rollout::state::{JobState, StepState};
+use rollout::{AttemptId, FailureCode, GroupId, JobId, NodeId, RolloutId, StepIndex, Timestamp};
+use rollout_wire::to_wire;
+use scheduler_core::Record;
+use scheduler_core::record::{LeaseState, RolloutEnd};
+use serde_json::{Value, json};
+
+/// A job as it is first stored.
+#[derive(Debug, Clone, PartialEq)]
+pub struct NewJob {
+    pub job: JobId,
+    pub name: String,
+    pub document: String,
+    pub source_name: String,
+    pub spec_hash: String,
+    pub table_root: String,
+    pub idempotency_key: String,
+    /// sha256 over everything the request asks for, hex.
+    pub request_hash: String,
+    pub groups_total: u32,
+    pub group_size: u32,
+    pub created_at: Timestamp,
+    pub files: Vec<StoredFile>,
+}
+
+/// A client file, stored by content.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct StoredFile {
+    pub path: String,
+    pub sha256: String,
+    pub size: u64,
+}
+
+/// A row of the shard catalogue.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ShardRow {
+    pub job: JobId,
+    pub table_name: String,
+    pub shard: String,
+    pub rows: u64,
+    pub seq_min: i64,
+    pub seq_max: i64,
+    pub sha256: String,
+}
+
+/// What one pass of the driver wants stored. A value: it can be tried again.
+#[derive(Debug, Clone, Default)]
+pub struct Batch {
+    pub new_jobs: Vec<NewJob>,
+    pub records: Vec<Record>,
+    pub sealed: Vec<GroupId>,
+    pub shards: Vec<ShardRow>,
+    /// Executor versions of the nodes in this batch, where known.
+    pub versions: BTreeMap<NodeId, String>,
+}
+
+impl Batch {
+    pub fn is_empty(&self) -> bool {
+        self.new_jobs.is_empty()
+            && self.sealed.is_empty()
+            && self.shards.is_empty()
+            && self.records.iter().all(|record| matches!(record, Record::Fenced { .. }))
+    }
+}
+
+/// Rows of one bulk statement. An update that meets fewer rows than it names contradicts the
+/// state in memory.
+#[derive(Debug, Default, PartialEq)]
+pub(super) struct Sheet(Vec<Value>);
+
+impl Sheet {
+    pub(super) fn json(&self) -> String {
+        Value::from(self.0.as_slice()).to_string()
+    }
+    pub(super) fn len(&self) -> usize {
+        self.0.len()
+    }
+    pub(super) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+}
+
+impl FromIterator<Value> for Sheet {
+    fn from_iter<I: IntoIterator<Item = Value>>(rows: I) -> Self {
+        Self(rows.into_iter().collect())
+    }
+}
+
+/// The arguments of every statement of one transaction, in the order they run.
+#[derive(Debug, Default, PartialEq)]
+pub(super) struct Writes {
+    pub new_jobs: Sheet,
+    pub files: Sheet,
+    pub groups: Sheet,
+    pub withdrawn: Sheet,
+    pub generations: Sheet,
+    pub placed: Sheet,
+    pub started: Sheet,
+    pub ended: Sheet,
+    pub step_states: Sheet,
+    pub rollout_ends: Sheet,
+    pub closed: Sheet,
+    pub sealed: Sheet,
+    pub shards: Sheet,
+    pub leases: Sheet,
+    pub cursors: Sheet,
+    pub job_states: Sheet,
+}
+
+/// The `seq` of the first group a job closes.
+pub(super) const SEQ_FIRST: i64 = 0;
+/// Bits of `attempts.position` that count within one commit.
+const POSITION_BITS: u32 = 24;
+
+#[derive(Default)]
+struct AttemptWrite {
+    withdrawn: bool,
+    placed: Option<Value>,
+    started: Option<Value>,
+    ended: Option<Value>,
+}
+
+fn rollout_key(id: RolloutId) -> Vec<Value> {
+    vec![json!(id.group.job.to_string()), json!(id.group.index), json!(id.sample), json!(id.refill)]
+}
+
+fn attempt_key(id: AttemptId) -> Vec<Value> {
+    let mut key = rollout_key(id.rollout);
+    key.extend([json!(id.step.0), json!(id.attempt)]);
+    key
+}
+
+fn with(mut key: Vec<Value>, more: impl IntoIterator<Item = Value>) -> Value {
+    key.extend(more);
+    Value::Array(key)
+}
+
+impl Writes {
+    pub(super) fn fold(batch: &Batch, commit_seq: u64, now: Timestamp) -> Self {
+        let mut folding = Folding::default();
+        for (index, record) in batch.records.iter().enumerate() {
+            let position = (commit_seq << POSITION_BITS) + index as u64;
+            folding.record(record, position, now, &batch.versions);
+        }
+        let mut writes = folding.writes();
+        writes.new_jobs = batch.new_jobs.iter().map(new_job).collect();
+        writes.files = batch.new_jobs.iter().flat_map(files).collect();
+        writes.sealed = batch.sealed.iter().map(|g| json!([g.job.to_string(), g.index])).collect();
+        writes.shards = batch.shards.iter().map(shard).collect();
+        writes
+    }
+}
+
+fn new_job(job: &NewJob) -> Value {
+    json!([
+        job.job.to_string(),
+        job.name,
+        job.document,
+        job.source_name,
+        job.spec_hash,
+        job.table_root,
+        job.idempotency_key,
+        job.request_hash,
+        job.groups_total,
+        job.group_size,
+        SEQ_FIRST,
+        job.created_at.0,
+    ])
+}
+
+fn files(job: &NewJob) -> impl Iterator<Item = Value> {
+    job.files.iter().map(|file| json!([job.job.to_string(), file.path, file.sha256, file.size]))
+}
+
+fn shard(row: &ShardRow) -> Value {
+    json!([row.job.to_string(), row.table_name, row.shard, row.rows, row.seq_min, row.seq_max, row.sha256])
+}
+
+#[derive(Default)]
+struct Folding {
+    attempts: BTreeMap<AttemptId, AttemptWrite>,
+    step_states: BTreeMap<(RolloutId, StepIndex), StepState>,
+    rollout_ends: BTreeMap<RolloutId, Value>,
+    groups: Vec<Value>,
+    closed: BTreeMap<GroupId, Value>,
+    leases: BTreeMap<NodeId, Value>,
+    cursors: BTreeMap<JobId, (u32, i64)>,
+    job_states: BTreeMap<JobId, Value>,
+    cancel_codes: BTreeMap<JobId, FailureCode>,
+    generations: BTreeMap<(RolloutId, StepIndex), u64>,
+}
+
+impl Folding {
+    fn record(
+        &mut self,
+        record: &Record,
+        position: u64,
+        now: Timestamp,
+        versions: &BTreeMap<NodeId, String>,
+    ) {
+        match record {
+            Record::JobState { job, state, reason, cancel_code } => {
+                let finished_at = state.is_final().then_some(now.0);
+                let code = cancel_code.or(self.cancel_codes.get(job).copied());
+                self.cancel_codes.extend(code.map(|code| (*job, code)));
+                let code = code.map(|code| code.as_str());
+                let row = json!([job.to_string(), JobState::as_str(*state), reason, finished_at, code]);
+                self.job_states.insert(*job, row);
+            }
+            Record::GroupsAdmitted { job, first, count } => {
+                let behind = first.saturating_add(*count);
+                self.groups.extend((*first..behind).map(|index| json!([job.to_string(), index])));
+                let cursor = self.cursors.entry(*job).or_insert((0, SEQ_FIRST));
+                cursor.0 = cursor.0.max(behind);
+            }
+            Record::AttemptPlaced { attempt, generation, node, incarnation, continue_from } => {
+                let row = with(
+                    attempt_key(*attempt),
+                    [
+                        json!(generation.0),
+                        json!(node.0.as_str()),
+                        json!(incarnation.to_string()),
+                        json!(continue_from.map(|a| a.step.0)),
+                        json!(continue_from.map(|a| a.attempt)),
+                        json!(position),
+                    ],
+                );
+                let write = AttemptWrite { placed: Some(row), ..AttemptWrite::default() };
+                self.attempts.insert(*attempt, write);
+            }
+            Record::AttemptStarted { attempt, generation, started_at } => {
+                let row = with(attempt_key(*attempt), [json!(generation.0), json!(started_at.0)]);
+                self.attempts.entry(*attempt).or_default().started = Some(row);
+            }
+            Record::AttemptEnded { attempt, generation, outcome, kept } => {
+                let bytes = to_wire::outcome(outcome).encode_to_vec();
+                let row = with(
+                    attempt_key(*attempt),
+                    [json!(generation.0), json!(hex::encode(bytes)), json!(i32::from(*kept))],
+                );
+                self.attempts.entry(*attempt).or_default().ended = Some(row);
+            }
+            Record::AttemptWithdrawn { attempt, generation } => {
+                self.generations.insert((attempt.rollout, attempt.step), generation.0);
+                let write = AttemptWrite { withdrawn: true, ..AttemptWrite::default() };
+                self.attempts.insert(*attempt, write);
+            }
+            Record::StepState { rollout, step, state } => {
+                self.step_states.insert((*rollout, *step), *state);
+            }
+            Record::RolloutEnded { rollout, end } => {
+                self.rollout_ends.insert(*rollout, rollout_end(*rollout, end));
+            }
+            Record::GroupClosed { group, seq, closed_as, valid } => {
+                let row = json!([group.job.to_string(), group.index, seq, closed_as.as_str(), valid]);
+                self.closed.insert(*group, row);
+                let cursor = self.cursors.entry(group.job).or_insert((0, SEQ_FIRST));
+                cursor.1 = cursor.1.max(seq.saturating_add(1));
+            }
+            Record::Lease { node, incarnation, state } => {
+                let version = versions.get(node).map_or("", String::as_str);
+                let row = json!([node.0.as_str(), incarnation.to_string(), lease_word(*state), version]);
+                self.leases.insert(node.clone(), row);
+            }
+            // Counted and logged, not stored: a fenced report changed nothing.
+            Record::Fenced { .. } => {}
+        }
+    }
+
+    fn writes(self) -> Writes {
+        let mut writes = Writes::default();
+        for (id, write) in self.attempts {
+            if write.withdrawn {
+                writes.withdrawn.0.push(Value::Array(attempt_key(id)));
+            }
+            writes.placed.0.extend(write.placed);
+            writes.started.0.extend(write.started);
+            writes.ended.0.extend(write.ended);
+        }
+        writes.groups = self.groups.into_iter().collect();
+        writes.step_states = self
+            .step_states
+            .into_iter()
+            .map(|((rollout, step), state)| {
+                with(rollout_key(rollout), [json!(step.0), json!(state.as_str())])
+            })
+            .collect();
+        writes.generations = self
+            .generations
+            .into_iter()
+            .map(|((rollout, step), generation)| {
+                with(rollout_key(rollout), [json!(step.0), json!(generation)])
+            })
+            .collect();
+        writes.rollout_ends = self.rollout_ends.into_values().collect();
+        writes.closed = self.closed.into_values().collect();
+        writes.leases = self.leases.into_values().collect();
+        writes.cursors = self
+            .cursors
+            .into_iter()
+            .map(|(job, (group, seq))| json!([job.to_string(), group, seq]))
+            .collect();
+        writes.job_states = self.job_states.into_values().collect();
+        writes
+    }
+}
+
+fn rollout_end(rollout: RolloutId, end: &RolloutEnd) -> Value {
+    let failure = end.failure.as_ref();
+    let reward = end.reward.as_ref();
+    with(
+        rollout_key(rollout),
+        [
+            json!(end.status.as_str()),
+            json!(end.stop_reason),
+            json!(failure.map(|f| f.domain.as_str())),
+            json!(failure.map(|f| f.code.as_str())),
+            json!(failure.map(|f| f.message.as_str())),
+            json!(reward.map(|r| f64::from(r.value))),
+            json!(reward.map(|r| hex::encode(to_wire::reward(r).encode_to_vec()))),
+        ],
+    )
+}
+
+pub(super) const fn lease_word(state: LeaseState) -> &'static str {
+    match state {
+        LeaseState::Alive => "alive",
+        LeaseState::Lost => "lost",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rollout::{Generation, IncarnationId};
+
+    use super::*;
+
+    fn attempt() -> AttemptId {
+        let group = GroupId { job: JobId::from_bits(1), index: 2 };
+        AttemptId { rollout: RolloutId { group, sample: 3, refill: 0 }, step: StepIndex(4), attempt: 5 }
+    }
+
+    fn placed(generation: u64) -> Record {
+        Record::AttemptPlaced {
+            attempt: attempt(),
+            generation: Generation(generation),
+            node: NodeId("n1".parse().unwrap()),
+            incarnation: IncarnationId::from_bits(9),
+            continue_from: None,
+        }
+    }
+
+    fn fold(records: Vec<Record>) -> Writes {
+        Writes::fold(&Batch { records, ..Batch::default() }, 1, Timestamp(7))
+    }
+
+    #[test]
+    fn a_placement_after_a_withdrawal_in_one_batch_stays() {
+        let withdrawn = Record::AttemptWithdrawn { attempt: attempt(), generation: Generation(1) };
+        let writes = fold(vec![withdrawn.clone(), placed(2)]);
+        assert_eq!((writes.withdrawn.len(), writes.placed.len()), (0, 1));
+        let writes = fold(vec![placed(1), withdrawn]);
+        assert_eq!((writes.withdrawn.len(), writes.placed.len()), (1, 0));
+    }
+
+    #[test]
+    fn a_new_placement_forgets_the_start_of_the_old_one() {
+        let started = Record::AttemptStarted {
+            attempt: attempt(),
+            generation: Generation(1),
+            started_at: Timestamp(1),
+        };
+        let writes = fold(vec![started, placed(2)]);
+        assert_eq!((writes.started.len(), writes.placed.len()), (0, 1));
+    }
+
+    #[test]
+    fn the_last_word_on_a_job_wins_and_fenced_reports_are_not_stored() {
+        let job = JobId::from_bits(1);
+        let state = |state| Record::JobState { job, state, reason: String::new(), cancel_code: None };
+        let writes = fold(vec![state(JobState::Cancelling), state(JobState::Cancelled)]);
+        assert_eq!(writes.job_states.json(), format!("[[\"{job}\",\"cancelled\",\"\",7,null]]"));
+        let fenced = Record::Fenced {
+            node: NodeId("n1".parse().unwrap()),
+            incarnation: IncarnationId::from_bits(9),
+            generation: Generation(1),
+            attempt: attempt(),
+        };
+        assert!(Batch { records: vec![fenced], ..Batch::default() }.is_empty());
+    }
+}

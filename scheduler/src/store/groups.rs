@@ -1,0 +1,131 @@
+//! What the recorder reads: closed groups that are not sealed, and their members.
+
+use std::collections::BTreeMap;
+
+use rollout::failure::{Failure, Status};
+use rollout::outcome::{Outcome, Reward};
+use rollout::state::GroupClosedAs;
+use rollout::{AttemptId, GroupId, JobId, NodeId, RolloutId, Timestamp};
+use sqlx::sqlite::SqliteRow;
+
+use super::read::{closed, status};
+use super::{Reads, failed, row, statement};
+use crate::error::Error;
+
+/// A closed group whose rows are not in a sealed shard yet.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ClosedGroup {
+    pub group: GroupId,
+    pub seq: i64,
+    pub closed_as: GroupClosedAs,
+    pub valid: u32,
+    pub admitted_at: Timestamp,
+}
+
+/// What the recorder needs of one group.
+#[derive(Debug, Clone, PartialEq)]
+pub struct GroupRows {
+    pub members: Vec<MemberRow>,
+}
+
+#[derive(Debug, Clone, PartialEq)]
+pub struct MemberRow {
+    pub rollout: RolloutId,
+    pub created_at: Timestamp,
+    pub ended_at: Timestamp,
+    pub status: Status,
+    pub stop_reason: Option<String>,
+    pub failure: Option<Failure>,
+    pub reward: Option<Reward>,
+    /// Ended attempts, oldest first.
+    pub attempts: Vec<(AttemptId, NodeId, Box<Outcome>)>,
+}
+
+impl Reads {
+    pub async fn jobs_to_record(&self) -> Result<Vec<JobId>, Error> {
+        let rows = sqlx::query(statement!("common/jobs_to_record")).fetch_all(&self.pool).await;
+        let rows = rows.map_err(failed("finding closed groups"))?;
+        rows.iter().map(|row| row::parsed(row, "groups", "job", &"unknown")).collect()
+    }
+
+    /// Closed groups, and admitted ones.
+    pub async fn closed_of_admitted(&self, job: JobId) -> Result<(u64, u64), Error> {
+        let row = sqlx::query(statement!("common/count_groups"))
+            .bind(job.to_string())
+            .fetch_one(&self.pool)
+            .await
+            .map_err(failed("counting closed groups"))?;
+        Ok((row::unsigned(&row, "groups", "closed", &job)?, row::unsigned(&row, "groups", "admitted", &job)?))
+    }
+
+    /// In the order of their `seq`, those behind `after_seq`.
+    pub async fn closed_groups(
+        &self,
+        job: JobId,
+        after_seq: i64,
+        limit: u32,
+    ) -> Result<Vec<ClosedGroup>, Error> {
+        let rows = sqlx::query(statement!("common/closed_groups"))
+            .bind(job.to_string())
+            .bind(after_seq)
+            .bind(limit)
+            .fetch_all(&self.pool)
+            .await
+            .map_err(failed("reading closed groups"))?;
+        let read = |row: &SqliteRow| {
+            let group = row::group(row, "groups", job)?;
+            let (seq, closed_as) =
+                closed(row, &group)?.ok_or_else(|| row::wrong("groups", "closed_seq", &group, "missing"))?;
+            Ok(ClosedGroup {
+                group,
+                seq,
+                closed_as,
+                valid: row::unsigned(row, "groups", "closed_valid", &group)?,
+                admitted_at: Timestamp(row::signed(row, "groups", "admitted_at", &group)?),
+            })
+        };
+        rows.iter().map(read).collect()
+    }
+
+    /// The ended members of a closed group, with their ended attempts.
+    pub async fn group_rows(&self, group: GroupId) -> Result<GroupRows, Error> {
+        let doing = || failed("reading a closed group");
+        let rollouts = sqlx::query(statement!("common/group_rollouts"))
+            .bind(group.job.to_string())
+            .bind(group.index)
+            .fetch_all(&self.pool)
+            .await
+            .map_err(doing())?;
+        let attempts = sqlx::query(statement!("common/group_attempts"))
+            .bind(group.job.to_string())
+            .bind(group.index)
+            .fetch_all(&self.pool)
+            .await
+            .map_err(doing())?;
+        let mut by_rollout: BTreeMap<RolloutId, Vec<_>> = BTreeMap::new();
+        for row in &attempts {
+            let rollout = row::rollout(row, "attempts", group)?;
+            let attempt = row::attempt(row, rollout)?;
+            let node = NodeId(row::parsed(row, "attempts", "node", &attempt)?);
+            if let Some(outcome) = row::outcome(row, &attempt)? {
+                by_rollout.entry(rollout).or_default().push((attempt, node, outcome));
+            }
+        }
+        let member = |row: &SqliteRow| {
+            let rollout = row::rollout(row, "rollouts", group)?;
+            let status = status(row, &rollout)?;
+            Ok(MemberRow {
+                rollout,
+                created_at: Timestamp(row::signed(row, "rollouts", "created_at", &rollout)?),
+                ended_at: Timestamp(row::signed(row, "rollouts", "ended_at", &rollout)?),
+                status: status
+                    .ok_or_else(|| row::wrong("rollouts", "status", &rollout, "missing in a closed group"))?,
+                stop_reason: row::optional_text(row, "rollouts", "stop_reason", &rollout)?,
+                failure: row::failure(row, &rollout)?,
+                reward: row::reward(row, &rollout)?,
+                attempts: by_rollout.remove(&rollout).unwrap_or_default(),
+            })
+        };
+        Ok(GroupRows { members: rollouts.iter().map(member).collect::<Result<_, Error>>()? })
+    }
+}

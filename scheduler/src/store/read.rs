@@ -1,0 +1,416 @@
+//! Reads for clients, the recorder and the link.
+
+use std::collections::BTreeMap;
+
+use rollout::failure::{Failure, Status};
+use rollout::outcome::Outcome;
+use rollout::state::{GroupClosedAs, JobState, StepState};
+use rollout::{
+    AttemptId, FailureCode, Generation, GroupId, IncarnationId, JobId, NodeId, RolloutId, StepIndex,
+    Timestamp,
+};
+use scheduler_core::record::LeaseState;
+use serde_json::json;
+use sqlx::sqlite::SqliteRow;
+
+use super::fold::{StoredFile, lease_word};
+use super::{Reads, failed, row, statement};
+use crate::error::Error;
+
+/// A job as stored.
+#[derive(Debug, Clone)]
+pub struct JobRow {
+    pub job: JobId,
+    pub name: String,
+    pub document: String,
+    pub source_name: String,
+    pub spec_hash: String,
+    pub table_root: String,
+    pub request_hash: String,
+    pub groups_total: u32,
+    pub group_size: u32,
+    pub state: JobState,
+    pub reason: String,
+    /// Why it was cancelled.
+    pub cancel_code: Option<FailureCode>,
+    pub next_group: u32,
+    pub next_seq: i64,
+    pub created_at: Timestamp,
+    pub finished_at: Option<Timestamp>,
+}
+
+/// Sums over the stored rollouts of a job.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct JobCounts {
+    pub groups_closed: u64,
+    pub groups_sealed: u64,
+    pub admitted: u64,
+    pub ended: u64,
+    pub valid: u64,
+    pub reward_sum: f64,
+    pub successes: u64,
+    /// Closed groups by (valid members, successes).
+    pub groups: Vec<(u64, u64, u64)>,
+    pub failures: Vec<Failures>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Failures {
+    pub domain: String,
+    pub code: String,
+    pub rollouts: u64,
+    pub example: String,
+    pub example_rollout: RolloutId,
+}
+
+#[derive(Debug, Clone, PartialEq)]
+pub struct RolloutRow {
+    pub rollout: RolloutId,
+    pub created_at: Timestamp,
+    pub ended_at: Option<Timestamp>,
+    pub status: Option<Status>,
+    pub stop_reason: Option<String>,
+    pub failure: Option<Failure>,
+    pub reward: Option<f64>,
+    /// Some step was placed.
+    pub begun: bool,
+}
+
+#[derive(Debug, Clone, PartialEq)]
+pub struct AttemptRow {
+    pub attempt: AttemptId,
+    pub generation: Generation,
+    pub node: NodeId,
+    pub incarnation: IncarnationId,
+    pub placed_at: Timestamp,
+    pub started_at: Option<Timestamp>,
+    pub ended_at: Option<Timestamp>,
+    pub outcome: Option<Box<Outcome>>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NodeRow {
+    pub node: NodeId,
+    pub incarnation: IncarnationId,
+    pub lease: LeaseState,
+    pub version: String,
+}
+
+pub(super) const JOB_STATES: [JobState; 5] =
+    [JobState::Running, JobState::Held, JobState::Cancelling, JobState::Finished, JobState::Cancelled];
+pub(super) const STATUSES: [Status; 5] =
+    [Status::Completed, Status::Truncated, Status::Aborted, Status::Failed, Status::Cancelled];
+pub(super) const CLOSED_AS: [GroupClosedAs; 4] =
+    [GroupClosedAs::Full, GroupClosedAs::Short, GroupClosedAs::Dropped, GroupClosedAs::Cancelled];
+pub(super) const STEP_STATES: [StepState; 8] = [
+    StepState::Waiting,
+    StepState::Ready,
+    StepState::Backoff,
+    StepState::Running,
+    StepState::Succeeded,
+    StepState::Failed,
+    StepState::Skipped,
+    StepState::Cancelled,
+];
+const LEASE_STATES: [LeaseState; 2] = [LeaseState::Alive, LeaseState::Lost];
+
+pub(super) fn status(row: &SqliteRow, at: &RolloutId) -> Result<Option<Status>, Error> {
+    let text = row::optional_text(row, "rollouts", "status", at)?;
+    text.map(|text| row::word("rollouts", "status", at, &text, &STATUSES, Status::as_str)).transpose()
+}
+
+pub(super) fn closed(row: &SqliteRow, at: &GroupId) -> Result<Option<(i64, GroupClosedAs)>, Error> {
+    let Some(seq) = row::optional_signed(row, "groups", "closed_seq", at)? else { return Ok(None) };
+    let text = row::text(row, "groups", "closed_as", at)?;
+    let closed_as = row::word("groups", "closed_as", at, text, &CLOSED_AS, GroupClosedAs::as_str)?;
+    Ok(Some((seq, closed_as)))
+}
+
+fn job_row(row: &SqliteRow) -> Result<JobRow, Error> {
+    let job: JobId = row::parsed(row, "jobs", "job", &"unknown")?;
+    let text = |column| row::text(row, "jobs", column, &job).map(str::to_owned);
+    Ok(JobRow {
+        job,
+        name: text("name")?,
+        document: text("document")?,
+        source_name: text("source_name")?,
+        spec_hash: text("spec_hash")?,
+        table_root: text("table_root")?,
+        request_hash: text("request_hash")?,
+        groups_total: row::unsigned(row, "jobs", "groups_total", &job)?,
+        group_size: row::unsigned(row, "jobs", "group_size", &job)?,
+        state: row::word("jobs", "state", &job, &text("state")?, &JOB_STATES, JobState::as_str)?,
+        reason: text("reason")?,
+        cancel_code: row::optional_text(row, "jobs", "cancel_code", &job)?
+            .map(|code| code.parse().map_err(|e| row::wrong("jobs", "cancel_code", &job, e)))
+            .transpose()?,
+        next_group: row::unsigned(row, "jobs", "next_group", &job)?,
+        next_seq: row::signed(row, "jobs", "next_seq", &job)?,
+        created_at: Timestamp(row::signed(row, "jobs", "created_at", &job)?),
+        finished_at: row::optional_signed(row, "jobs", "finished_at", &job)?.map(Timestamp),
+    })
+}
+
+impl Reads {
+    pub async fn job(&self, job: JobId) -> Result<Option<JobRow>, Error> {
+        let found = sqlx::query(statement!("common/find_job"))
+            .bind(job.to_string())
+            .fetch_optional(&self.pool)
+            .await
+            .map_err(failed("finding a job"))?;
+        found.as_ref().map(job_row).transpose()
+    }
+
+    pub async fn job_by_key(&self, idempotency_key: &str) -> Result<Option<JobRow>, Error> {
+        let found = sqlx::query(statement!("common/find_job_by_key"))
+            .bind(idempotency_key)
+            .fetch_optional(&self.pool)
+            .await
+            .map_err(failed("finding a job by its key"))?;
+        found.as_ref().map(job_row).transpose()
+    }
+
+    pub async fn unfinished_job(&self, spec_hash: &str, table_root: &str) -> Result<Option<JobRow>, Error> {
+        let found = sqlx::query(statement!("common/find_unfinished_job"))
+            .bind(spec_hash)
+            .bind(table_root)
+            .fetch_optional(&self.pool)
+            .await
+            .map_err(failed("finding an unfinished job"))?;
+        found.as_ref().map(job_row).transpose()
+    }
+
+    pub async fn unfinished_jobs(&self) -> Result<Vec<JobRow>, Error> {
+        let rows = sqlx::query(statement!("common/unfinished_jobs")).fetch_all(&self.pool).await;
+        rows.map_err(failed("listing unfinished jobs"))?.iter().map(job_row).collect()
+    }
+
+    /// Newest first, those older than `before`.
+    pub async fn jobs(
+        &self,
+        before: Option<(Timestamp, JobId)>,
+        unfinished_only: bool,
+        limit: u32,
+    ) -> Result<Vec<JobRow>, Error> {
+        let (created_at, job) = before.map_or((i64::MAX, String::new()), |(at, job)| (at.0, job.to_string()));
+        let rows = sqlx::query(statement!("common/list_jobs"))
+            .bind(created_at)
+            .bind(job)
+            .bind(unfinished_only)
+            .bind(limit)
+            .fetch_all(&self.pool)
+            .await;
+        rows.map_err(failed("listing jobs"))?.iter().map(job_row).collect()
+    }
+
+    pub async fn files(&self, job: JobId) -> Result<Vec<StoredFile>, Error> {
+        let rows = sqlx::query(statement!("common/job_files"))
+            .bind(job.to_string())
+            .fetch_all(&self.pool)
+            .await
+            .map_err(failed("reading client files"))?;
+        let file = |row: &SqliteRow| {
+            Ok(StoredFile {
+                path: row::text(row, "files", "path", &job)?.to_owned(),
+                sha256: row::text(row, "files", "sha256", &job)?.to_owned(),
+                size: row::unsigned(row, "files", "size", &job)?,
+            })
+        };
+        rows.iter().map(file).collect()
+    }
+
+    /// Sums over the job's rollouts; rewards at or above `success_at` are successes.
+    pub async fn counts(&self, job: JobId, success_at: f64) -> Result<JobCounts, Error> {
+        let text = job.to_string();
+        let doing = || failed("counting rollouts");
+        let groups = sqlx::query(statement!("common/count_groups")).bind(&text).fetch_one(&self.pool).await;
+        let groups = groups.map_err(doing())?;
+        let sums = sqlx::query(statement!("common/count_rollouts"))
+            .bind(&text)
+            .bind(success_at)
+            .fetch_one(&self.pool)
+            .await
+            .map_err(doing())?;
+        let per_group = sqlx::query(statement!("common/group_successes"))
+            .bind(&text)
+            .bind(success_at)
+            .fetch_all(&self.pool)
+            .await
+            .map_err(doing())?;
+        let failures =
+            sqlx::query(statement!("common/count_failures")).bind(&text).fetch_all(&self.pool).await;
+        let mut by_code: BTreeMap<(String, String), Failures> = BTreeMap::new();
+        for row in failures.map_err(doing())? {
+            let group = row::group(&row, "rollouts", job)?;
+            let example_rollout = row::rollout(&row, "rollouts", group)?;
+            let column = |c| row::text(&row, "rollouts", c, &example_rollout).map(str::to_owned);
+            let failures = Failures {
+                domain: column("failure_domain")?,
+                code: column("failure_code")?,
+                rollouts: row::unsigned(&row, "rollouts", "rollouts_count", &example_rollout)?,
+                example: column("failure_message")?,
+                example_rollout,
+            };
+            // Several members of the first group may share the failure: the first is the example.
+            by_code.entry((failures.domain.clone(), failures.code.clone())).or_insert(failures);
+        }
+        let mut failures: Vec<_> = by_code.into_values().collect();
+        failures.sort_by_key(|f| std::cmp::Reverse(f.rollouts));
+        Ok(JobCounts {
+            groups_closed: row::unsigned(&groups, "groups", "closed", &job)?,
+            groups_sealed: row::unsigned(&groups, "groups", "sealed", &job)?,
+            admitted: row::unsigned(&sums, "rollouts", "admitted", &job)?,
+            ended: row::unsigned(&sums, "rollouts", "ended", &job)?,
+            valid: row::unsigned(&sums, "rollouts", "valid", &job)?,
+            reward_sum: sqlx::Row::try_get(&sums, "reward_sum")
+                .map_err(|e| row::wrong("rollouts", "reward_sum", &job, e))?,
+            successes: row::unsigned(&sums, "rollouts", "successes", &job)?,
+            groups: per_group
+                .iter()
+                .map(|row| {
+                    Ok((
+                        row::unsigned(row, "rollouts", "valid", &job)?,
+                        row::unsigned(row, "rollouts", "successes", &job)?,
+                        row::unsigned(row, "rollouts", "groups_count", &job)?,
+                    ))
+                })
+                .collect::<Result<_, Error>>()?,
+            failures,
+        })
+    }
+
+    /// In order of admission, those behind `after`.
+    pub async fn rollouts(
+        &self,
+        job: JobId,
+        after: Option<RolloutId>,
+        limit: u32,
+    ) -> Result<Vec<RolloutRow>, Error> {
+        let (group, sample, refill) = after
+            .map_or((-1, -1, -1), |r| (i64::from(r.group.index), i64::from(r.sample), i64::from(r.refill)));
+        let rows = sqlx::query(statement!("common/list_rollouts"))
+            .bind(job.to_string())
+            .bind(group)
+            .bind(sample)
+            .bind(refill)
+            .bind(limit)
+            .fetch_all(&self.pool)
+            .await
+            .map_err(failed("listing rollouts"))?;
+        let read = |row: &SqliteRow| {
+            let rollout = row::rollout(row, "rollouts", row::group(row, "rollouts", job)?)?;
+            Ok(RolloutRow {
+                rollout,
+                created_at: Timestamp(row::signed(row, "rollouts", "created_at", &rollout)?),
+                ended_at: row::optional_signed(row, "rollouts", "ended_at", &rollout)?.map(Timestamp),
+                status: status(row, &rollout)?,
+                stop_reason: row::optional_text(row, "rollouts", "stop_reason", &rollout)?,
+                failure: row::failure(row, &rollout)?,
+                reward: sqlx::Row::try_get(row, "reward_value")
+                    .map_err(|e| row::wrong("rollouts", "reward_value", &rollout, e))?,
+                begun: row::signed(row, "rollouts", "begun", &rollout)? != 0,
+            })
+        };
+        rows.iter().map(read).collect()
+    }
+
+    /// Whether the rollout was admitted, and its status if it ended.
+    pub async fn rollout(&self, rollout: RolloutId) -> Result<Option<Option<Status>>, Error> {
+        let found = self
+            .of_rollout(statement!("common/find_rollout"), rollout)
+            .fetch_optional(&self.pool)
+            .await
+            .map_err(failed("finding a rollout"))?;
+        found.map(|row| status(&row, &rollout)).transpose()
+    }
+
+    /// Oldest placement first.
+    pub async fn attempts(&self, rollout: RolloutId) -> Result<Vec<AttemptRow>, Error> {
+        let rows = self
+            .of_rollout(statement!("common/rollout_attempts"), rollout)
+            .fetch_all(&self.pool)
+            .await
+            .map_err(failed("reading attempts"))?;
+        let read = |row: &SqliteRow| {
+            let attempt = row::attempt(row, rollout)?;
+            let at = |column| row::optional_signed(row, "attempts", column, &attempt);
+            Ok(AttemptRow {
+                attempt,
+                generation: Generation(row::unsigned(row, "attempts", "generation", &attempt)?),
+                node: NodeId(row::parsed(row, "attempts", "node", &attempt)?),
+                incarnation: row::parsed(row, "attempts", "incarnation", &attempt)?,
+                placed_at: Timestamp(row::signed(row, "attempts", "placed_at", &attempt)?),
+                started_at: at("started_at")?.map(Timestamp),
+                ended_at: at("ended_at")?.map(Timestamp),
+                outcome: row::outcome(row, &attempt)?,
+            })
+        };
+        rows.iter().map(read).collect()
+    }
+
+    pub async fn step_states(&self, rollout: RolloutId) -> Result<BTreeMap<StepIndex, StepState>, Error> {
+        let rows = self
+            .of_rollout(statement!("common/rollout_step_states"), rollout)
+            .fetch_all(&self.pool)
+            .await
+            .map_err(failed("reading step states"))?;
+        let read = |row: &SqliteRow| {
+            let step = StepIndex(row::unsigned(row, "step_states", "step", &rollout)?);
+            let text = row::text(row, "step_states", "state", &rollout)?;
+            Ok((step, row::word("step_states", "state", &rollout, text, &STEP_STATES, StepState::as_str)?))
+        };
+        rows.iter().map(read).collect()
+    }
+
+    fn of_rollout(
+        &self,
+        text: &'static str,
+        rollout: RolloutId,
+    ) -> sqlx::query::Query<'static, sqlx::Sqlite, sqlx::sqlite::SqliteArguments> {
+        sqlx::query(text)
+            .bind(rollout.group.job.to_string())
+            .bind(rollout.group.index)
+            .bind(rollout.sample)
+            .bind(rollout.refill)
+    }
+
+    /// The last reported outcome of each asked step of a rollout; none where it never ended.
+    pub async fn latest_outcomes(
+        &self,
+        asked: &[(RolloutId, StepIndex)],
+    ) -> Result<Vec<Option<Box<Outcome>>>, Error> {
+        let keys: Vec<_> = asked
+            .iter()
+            .map(|(r, step)| json!([r.group.job.to_string(), r.group.index, r.sample, r.refill, step.0]))
+            .collect();
+        let rows = sqlx::query(statement!("sqlite/latest_outcomes"))
+            .bind(serde_json::Value::from(keys).to_string())
+            .fetch_all(&self.pool)
+            .await
+            .map_err(failed("reading outcomes"))?;
+        let mut latest = vec![None; asked.len()];
+        for row in &rows {
+            let index: usize = row::unsigned(row, "attempts", "asked", &"asked")?;
+            if let Some(slot) = latest.get_mut(index) {
+                *slot = row::outcome(row, &asked[index].0)?;
+            }
+        }
+        Ok(latest)
+    }
+
+    pub async fn nodes(&self) -> Result<Vec<NodeRow>, Error> {
+        let rows = sqlx::query(statement!("common/list_nodes")).fetch_all(&self.pool).await;
+        let rows = rows.map_err(failed("reading leases"))?;
+        let read = |row: &SqliteRow| {
+            let node: NodeId = NodeId(row::parsed(row, "nodes", "node", &"unknown")?);
+            let lease = row::text(row, "nodes", "lease", &node)?;
+            Ok(NodeRow {
+                incarnation: row::parsed(row, "nodes", "incarnation", &node)?,
+                lease: row::word("nodes", "lease", &node, lease, &LEASE_STATES, lease_word)?,
+                version: row::text(row, "nodes", "version", &node)?.to_owned(),
+                node,
+            })
+        };
+        rows.iter().map(read).collect()
+    }
+}

@@ -1,0 +1,263 @@
+//! An executor that runs nothing: it says that each attempt started and ended, and keeps the
+//! protocol (lease, held attempts, acknowledgements) over any number of schedulers.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use blobs::BlobStore;
+use bytes::Bytes;
+use rollout::IncarnationId;
+use rollout_wire::v1;
+use rollout_wire::v1::command::Kind as Command;
+use rollout_wire::v1::nodes_client::NodesClient;
+use rollout_wire::v1::report::Kind as Report;
+use tokio::sync::mpsc;
+use tokio::task::JoinHandle;
+use tokio_stream::wrappers::ReceiverStream;
+
+use crate::yard::{Yard, channel};
+
+/// What the fake saw and holds.
+#[derive(Debug, Default)]
+pub struct Seen {
+    /// Per attempt (text form), how many distinct starts were carried out.
+    pub runs: BTreeMap<String, u32>,
+    /// Inputs of the last start of each step index.
+    pub inputs: BTreeMap<u32, Vec<v1::Input>>,
+    pub welcomes: Vec<v1::Welcome>,
+    pub refusals: Vec<v1::Refuse>,
+    /// Ended and not acknowledged.
+    unacknowledged: BTreeMap<(String, u64), v1::AttemptEnded>,
+    /// Started, and told to hold.
+    running: BTreeMap<(String, u64), v1::AttemptRef>,
+}
+
+pub struct Executor {
+    pub seen: Arc<Mutex<Seen>>,
+    task: JoinHandle<()>,
+}
+
+#[derive(Clone)]
+pub struct Behaviour {
+    pub node: &'static str,
+    /// Attempts start and never end.
+    pub hold: bool,
+    pub heartbeat: Duration,
+}
+
+impl Default for Behaviour {
+    fn default() -> Self {
+        Self { node: "n1", hold: false, heartbeat: Duration::from_millis(100) }
+    }
+}
+
+impl Drop for Executor {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+impl Executor {
+    pub fn attach(yard: &Yard, behaviour: Behaviour) -> Self {
+        let seen = Arc::new(Mutex::new(Seen::default()));
+        let incarnation = IncarnationId::from_bits(rand::random());
+        let life = Life { socket: yard.socket(), incarnation, behaviour, seen: seen.clone() };
+        Self { seen, task: tokio::spawn(life.run()) }
+    }
+}
+
+struct Life {
+    socket: PathBuf,
+    incarnation: IncarnationId,
+    behaviour: Behaviour,
+    seen: Arc<Mutex<Seen>>,
+}
+
+fn key(attempt: &v1::AttemptRef) -> String {
+    format!("{}.{}.{}", attempt.rollout, attempt.step, attempt.attempt)
+}
+
+impl Life {
+    async fn run(self) {
+        loop {
+            let _ = self.session().await;
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    }
+
+    async fn session(&self) -> Result<(), tonic::Status> {
+        let mut client = NodesClient::new(channel(&self.socket).await);
+        let (reports, stream) = mpsc::channel(1024);
+        let send = |kind| {
+            let batch = v1::ReportBatch { reports: vec![v1::Report { kind: Some(kind) }] };
+            reports.try_send(batch).map_err(|_| tonic::Status::unavailable("gone"))
+        };
+        send(Report::Hello(self.hello()))?;
+        let mut commands = client.attach(ReceiverStream::new(stream)).await?.into_inner();
+        let again: Vec<_> = self.seen.lock().unwrap().unacknowledged.values().cloned().collect();
+        for ended in again {
+            send(Report::Ended(ended))?;
+        }
+        let mut beats = tokio::time::interval(self.behaviour.heartbeat);
+        let mut sequence = 0;
+        let mut blobs = None;
+        loop {
+            let batch = tokio::select! {
+                _ = beats.tick() => {
+                    sequence += 1;
+                    send(Report::Heartbeat(v1::Heartbeat { sequence, ..v1::Heartbeat::default() }))?;
+                    continue;
+                }
+                batch = commands.message() => batch?,
+            };
+            let Some(batch) = batch else { return Ok(()) };
+            for command in batch.commands {
+                match command.kind {
+                    Some(Command::Welcome(welcome)) => {
+                        blobs = Some(BlobStore::open(&welcome.blobs).expect("the yard's blobs"));
+                        self.seen.lock().unwrap().welcomes.push(welcome);
+                    }
+                    Some(Command::Refuse(refuse)) => {
+                        self.seen.lock().unwrap().refusals.push(refuse);
+                        return Ok(());
+                    }
+                    Some(Command::Start(start)) => {
+                        for report in self.start(start, blobs.as_ref().expect("welcome first")).await {
+                            send(report)?;
+                        }
+                    }
+                    Some(Command::Kill(kill)) => {
+                        let attempt = kill.attempt.expect("an attempt");
+                        let held = (key(&attempt), kill.generation);
+                        if self.seen.lock().unwrap().running.remove(&held).is_some() {
+                            let failure = v1::Failure {
+                                code: kill.code,
+                                domain: "scheduler".to_owned(),
+                                message: kill.reason,
+                            };
+                            let ended = self.ended(attempt, kill.generation, Some(failure), None, Vec::new());
+                            send(Report::Ended(ended))?;
+                        }
+                    }
+                    Some(Command::EndedAck(ack)) => {
+                        let attempt = ack.attempt.expect("an attempt");
+                        self.seen.lock().unwrap().unacknowledged.remove(&(key(&attempt), ack.generation));
+                    }
+                    _ => {}
+                }
+            }
+        }
+    }
+
+    fn hello(&self) -> v1::Hello {
+        use v1::held_attempt::Phase;
+        let seen = self.seen.lock().unwrap();
+        let held = |attempt: &v1::AttemptRef, generation, phase: Phase| v1::HeldAttempt {
+            attempt: Some(attempt.clone()),
+            generation,
+            phase: phase.into(),
+        };
+        let running = seen.running.iter().map(|((_, generation), a)| held(a, *generation, Phase::Running));
+        let ended = seen
+            .unacknowledged
+            .values()
+            .map(|e| held(e.attempt.as_ref().expect("an attempt"), e.generation, Phase::Ended));
+        v1::Hello {
+            node: self.behaviour.node.to_owned(),
+            incarnation: self.incarnation.to_string(),
+            capacity: Some(v1::Capacity {
+                cpu_milli: 64_000,
+                memory_bytes: 64 << 30,
+                disk_bytes: 64 << 30,
+                sandboxes: 64,
+                disk_limit_max_bytes: 8 << 30,
+                backends: vec!["container".to_owned()],
+            }),
+            held: running.chain(ended).collect(),
+            version: "fake/1".to_owned(),
+        }
+    }
+
+    async fn start(&self, start: v1::StartAttempt, blobs: &BlobStore) -> Vec<Report> {
+        let attempt = start.attempt.expect("an attempt");
+        let step = start.step.expect("a step");
+        let held = (key(&attempt), start.generation);
+        {
+            let mut seen = self.seen.lock().unwrap();
+            // The same attempt at the same generation is the same command, sent again.
+            if seen.running.contains_key(&held) || seen.unacknowledged.contains_key(&held) {
+                return Vec::new();
+            }
+            *seen.runs.entry(held.0.clone()).or_default() += 1;
+            seen.inputs.insert(attempt.step, start.inputs.clone());
+        }
+        let started = Report::Started(v1::AttemptStarted {
+            attempt: Some(attempt.clone()),
+            generation: start.generation,
+            started_at_us: now(),
+        });
+        if self.behaviour.hold {
+            self.seen.lock().unwrap().running.insert(held, attempt);
+            return vec![started];
+        }
+        let mut artifacts = Vec::new();
+        for output in &step.outputs {
+            let blob = blobs.put(Bytes::from(format!("{}\n", output.name))).await.expect("a blob");
+            artifacts.push(v1::Artifact {
+                name: output.name.clone(),
+                media_type: output.media_type.clone(),
+                size: blob.size,
+                sha256: blob.sha256,
+            });
+        }
+        let stdout = blobs.put(Bytes::from(format!("hello from {}\n", step.name))).await.expect("a blob");
+        let reward = step.grader.is_some().then(|| v1::Reward { value: 1.0, components: Vec::new() });
+        let mut ended = self.ended(attempt, start.generation, None, reward, artifacts);
+        let outcome = ended.outcome.as_mut().expect("an outcome");
+        outcome.stdout = Some(v1::Captured {
+            sha256: Some(stdout.sha256),
+            stored_bytes: stdout.size,
+            written_bytes: stdout.size,
+            truncated: false,
+        });
+        vec![started, Report::Ended(ended)]
+    }
+
+    fn ended(
+        &self,
+        attempt: v1::AttemptRef,
+        generation: u64,
+        failure: Option<v1::Failure>,
+        reward: Option<v1::Reward>,
+        artifacts: Vec<v1::Artifact>,
+    ) -> v1::AttemptEnded {
+        let now = now();
+        let outcome = v1::Outcome {
+            exit_code: failure.is_none().then_some(0),
+            failure,
+            reward,
+            artifacts,
+            times: Some(v1::Times {
+                taken_at_us: now,
+                started_at_us: Some(now),
+                ended_at_us: now,
+                boot_ms: Some(1),
+                run_ms: Some(1),
+            }),
+            image_digest: "host:0".to_owned(),
+            ..v1::Outcome::default()
+        };
+        let held = (key(&attempt), generation);
+        let ended =
+            v1::AttemptEnded { attempt: Some(attempt), generation, outcome: Some(outcome), kept: false };
+        self.seen.lock().unwrap().unacknowledged.insert(held, ended.clone());
+        ended
+    }
+}
+
+fn now() -> i64 {
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap();
+    i64::try_from(now.as_micros()).unwrap()
+}

@@ -1,0 +1,9 @@
+//! The scheduler as others meet it: a real gRPC server over a Unix socket, a real store, real
+//! tables, and an executor that answers at once instead of running anything.
+
+mod executor;
+mod faults;
+mod jobs;
+mod restarts;
+mod restore;
+mod yard;

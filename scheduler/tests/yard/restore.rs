@@ -1,0 +1,292 @@
+//! What the store gives back is what a naive store gives back, whatever happened, and the core
+//! goes on from it. `SEED=n` replays one run.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use rollout::failure::Failure;
+use rollout::outcome::{Captured, Outcome, Reward, Times, Usage};
+use rollout::plan::{JobPlan, StepKind};
+use rollout::quantity::Request;
+use rollout::{
+    AttemptId, BootTime, Bytes, FailureCode, GroupId, IncarnationId, JobId, MilliCpu, NodeId, Timestamp,
+};
+use scheduler::store::{self, Batch, NewJob, Reads, Writer};
+use scheduler_core::command::Target;
+use scheduler_core::event::{Capacity, ExpandedGroup, Fence, Measured, RefusalClass};
+use scheduler_core::model::Stored;
+use scheduler_core::{Cluster, Command, Config, Event, Now, Record, Snapshot};
+
+const SPEC: &str = r#"
+apiVersion: rollyard/v1
+kind: RolloutJob
+name: random
+tasks: {from: {inline: [{n: "1"}]}}
+group: {size: 2}
+defaults: {image: host, timeout: 30s, retry: {limit: 2, backoff: 1s, max_backoff: 2s}}
+steps:
+  - {name: setup, run: "true"}
+  - {name: agent, needs: [setup], from: setup, agent: {command: [solve, "${row.n}"]}, outputs: [{name: out, path: out}]}
+  - {name: grade, needs: [agent], from: image, run: "true", grader: {reward_file: /r.txt},
+     inputs: [{artifact: agent.out, path: /in/out}]}
+"#;
+
+const EVENTS: u32 = 250;
+const SEEDS: u64 = 6;
+
+struct World {
+    random: u64,
+    now: Now,
+    cluster: Cluster,
+    writer: Writer,
+    reads: Reads,
+    stored: Stored,
+    plans: BTreeMap<JobId, Arc<JobPlan>>,
+    /// Sent and not ended.
+    live: BTreeMap<AttemptId, Target>,
+    to_seal: BTreeSet<GroupId>,
+    expansions: Vec<(JobId, u32, u32)>,
+    incarnations: BTreeMap<NodeId, IncarnationId>,
+}
+
+impl World {
+    fn below(&mut self, n: u64) -> u64 {
+        self.random = self.random.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.random;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        (z ^ (z >> 31)) % n
+    }
+
+    fn pick<T: Clone>(&mut self, items: &[T]) -> Option<T> {
+        let index = self.below(items.len().max(1) as u64);
+        items.get(usize::try_from(index).unwrap()).cloned()
+    }
+
+    async fn event(&mut self, event: Event, mut batch: Batch) {
+        batch.records.extend(self.cluster.apply(self.now, event));
+        let plan = self.cluster.plan(self.now);
+        batch.records.extend(plan.records);
+        self.commit(batch).await;
+        for command in plan.commands {
+            match command {
+                Command::Expand { job, first, count } => self.expansions.push((job, first, count)),
+                Command::Start { to, attempt, .. } => drop(self.live.insert(attempt, to)),
+                Command::Record { group, .. } => drop(self.to_seal.insert(group)),
+                _ => {}
+            }
+        }
+    }
+
+    async fn commit(&mut self, batch: Batch) {
+        for record in &batch.records {
+            self.stored.apply(record);
+            if let Record::AttemptEnded { attempt, .. } | Record::AttemptWithdrawn { attempt, .. } = record {
+                self.live.remove(attempt);
+            }
+        }
+        for group in &batch.sealed {
+            self.stored.seal(*group);
+        }
+        self.writer.commit(&batch, self.now.wall).await.expect("a commit");
+    }
+
+    async fn submit(&mut self, bits: u64, groups_total: u32) {
+        let job = JobId::from_bits(bits);
+        let checked = rollout::spec::check(SPEC, "random.yaml");
+        let plan = Arc::new(checked.plan.clone().unwrap_or_else(|| panic!("{}", checked.render(SPEC))));
+        let created_at = Timestamp(i64::try_from(bits).unwrap());
+        let new_job = NewJob {
+            job,
+            name: plan.name.to_string(),
+            document: SPEC.to_owned(),
+            source_name: "random.yaml".to_owned(),
+            spec_hash: plan.spec_hash.clone(),
+            table_root: "/tables".to_owned(),
+            idempotency_key: format!("k{bits}"),
+            request_hash: String::new(),
+            groups_total,
+            group_size: plan.group.size,
+            created_at,
+            files: Vec::new(),
+        };
+        self.stored.submit(job, plan.clone(), groups_total, created_at);
+        self.plans.insert(job, plan.clone());
+        let batch = Batch { new_jobs: vec![new_job], ..Batch::default() };
+        self.event(Event::JobSubmitted { job, plan, groups_total, created_at }, batch).await;
+    }
+
+    async fn snapshot(&self) -> Snapshot {
+        let mut snapshot = Snapshot { jobs: Vec::new(), nodes: self.reads.node_snapshots().await.unwrap() };
+        for row in self.reads.unfinished_jobs().await.unwrap() {
+            let plan = self.plans[&row.job].clone();
+            let expand = |_| Ok(ExpandedGroup { resources: None, broken: None });
+            snapshot.jobs.push(self.reads.job_snapshot(&row, plan, expand).await.unwrap());
+        }
+        snapshot
+    }
+
+    fn outcome(&mut self, attempt: AttemptId) -> Outcome {
+        let kind = self.plans[&attempt.rollout.group.job].step(attempt.step).kind;
+        let failure = match (self.below(6), kind) {
+            (0, _) => Some(Failure::new(FailureCode::StartFailed, "no \u{1f980} image \0")),
+            (1, StepKind::Agent) => Some(Failure::new(FailureCode::AgentTimeout, "ran 30s")),
+            (1, StepKind::Run) => Some(Failure::new(FailureCode::StepExit, "exit code 3")),
+            (1, StepKind::Grader) => Some(Failure::new(FailureCode::RewardBad, "NaN")),
+            _ => None,
+        };
+        let rewarded = kind == StepKind::Grader && failure.is_none();
+        let reward = rewarded.then(|| Reward { value: 0.1, components: vec![("part".to_owned(), 0.25)] });
+        Outcome {
+            failure,
+            exit_code: Some(0),
+            signal: None,
+            oom: false,
+            timed_out: false,
+            stdout: Captured::default(),
+            stderr: Captured::default(),
+            artifacts: Vec::new(),
+            reward,
+            times: Times { taken_at: self.now.wall, ended_at: self.now.wall, ..Times::default() },
+            usage: Usage::default(),
+            image_digest: "host:0".to_owned(),
+        }
+    }
+
+    async fn step(&mut self) {
+        let passed = self.below(900_000);
+        self.now.boot = BootTime(self.now.boot.0 + passed);
+        self.now.wall = Timestamp(self.now.wall.0 + i64::try_from(passed).unwrap());
+        let name = ["n1", "n2"][usize::try_from(self.below(2)).unwrap()];
+        let node = NodeId(name.parse().unwrap());
+        let live: Vec<_> = self.live.iter().map(|(attempt, to)| (*attempt, to.clone())).collect();
+        let mut batch = Batch::default();
+        let event = match self.below(20) {
+            0 | 1 => {
+                let fresh = self.below(3) == 0 || !self.incarnations.contains_key(&node);
+                if fresh {
+                    let bits = self.below(u64::MAX);
+                    self.incarnations.insert(node.clone(), IncarnationId::from_bits(bits));
+                }
+                let total = Request { cpu: MilliCpu(3_000), memory: Bytes(8 << 30), disk: Bytes(8 << 30) };
+                let capacity = Capacity { total, sandboxes: 8, disk_limit_max: Bytes(1 << 40) };
+                Event::NodeAttached {
+                    incarnation: self.incarnations[&node],
+                    node,
+                    capacity,
+                    held: Vec::new(),
+                }
+            }
+            2..6 => match self.incarnations.get(&node) {
+                Some(&incarnation) => Event::Heartbeat { node, incarnation, measured: Measured::default() },
+                None => return,
+            },
+            6 => match self.incarnations.get(&node).copied() {
+                Some(incarnation) if self.below(4) == 0 => Event::LeaseMissing { node, incarnation },
+                _ => return,
+            },
+            7 if self.below(8) == 0 => Event::JobCancelled {
+                job: JobId::from_bits(1 + self.below(3)),
+                code: if self.below(2) == 0 { FailureCode::Cancelled } else { FailureCode::JobTimeout },
+                reason: "by \"chance\"".to_owned(),
+            },
+            8 | 9 => match self.expansions.pop() {
+                Some((job, first, count)) => {
+                    let group = ExpandedGroup { resources: None, broken: None };
+                    Event::GroupsExpanded { job, first, groups: vec![group; count as usize] }
+                }
+                None => return,
+            },
+            10 => {
+                let groups: Vec<_> = self.to_seal.iter().copied().collect();
+                let Some(group) = self.pick(&groups) else { return };
+                self.to_seal.remove(&group);
+                batch.sealed.push(group);
+                Event::GroupsSealed { groups: vec![group] }
+            }
+            kind => {
+                let Some((attempt, to)) = self.pick(&live) else { return };
+                let at = Fence { node: to.node, incarnation: to.incarnation, generation: to.generation };
+                match kind {
+                    11 => Event::AttemptRefused {
+                        at,
+                        attempt,
+                        class: RefusalClass::Busy,
+                        message: "full".to_owned(),
+                    },
+                    12..14 => Event::AttemptStarted { at, attempt, started_at: self.now.wall },
+                    _ => {
+                        let outcome = Box::new(self.outcome(attempt));
+                        let kept = outcome.failure.is_none() && self.below(2) == 0;
+                        Event::AttemptEnded { at, attempt, outcome, kept }
+                    }
+                }
+            }
+        };
+        self.event(event, batch).await;
+    }
+}
+
+/// How many rollouts ended and attempts were made.
+async fn run(seed: u64) -> (usize, usize) {
+    let dir = tempfile::tempdir().unwrap();
+    let (writer, reads, _) = store::open(dir.path(), None).await.unwrap();
+    let config = Config::default();
+    let mut world = World {
+        random: seed,
+        now: Now { boot: BootTime(1_000_000), wall: Timestamp(1_000_000) },
+        cluster: Cluster::new(config.clone()),
+        writer,
+        reads,
+        stored: Stored::default(),
+        plans: BTreeMap::new(),
+        live: BTreeMap::new(),
+        to_seal: BTreeSet::new(),
+        expansions: Vec::new(),
+        incarnations: BTreeMap::new(),
+    };
+    for bits in 1..=3 {
+        let groups = 1 + u32::try_from(world.below(5)).unwrap();
+        world.submit(bits, groups).await;
+    }
+    for event in 0..EVENTS {
+        world.step().await;
+        if event % 5 != 0 {
+            continue;
+        }
+        let snapshot = world.snapshot().await;
+        assert_eq!(snapshot, world.stored.snapshot(), "seed {seed}, event {event}");
+        if world.below(10) == 0 {
+            // A restart: the core goes on from the store alone.
+            let (cluster, records) = Cluster::restore(config.clone(), world.now, snapshot);
+            assert_eq!(cluster.check(), Ok(()), "seed {seed}, event {event}");
+            world.cluster = cluster;
+            world.expansions.clear();
+            world.to_seal.clear();
+            let batch = Batch { records, ..Batch::default() };
+            world.event(Event::GroupsSealed { groups: Vec::new() }, batch).await;
+        }
+    }
+    assert!(world.stored.ends.values().all(|ends| ends.len() == 1), "seed {seed}");
+    (world.stored.ends.len(), world.stored.attempts.len())
+}
+
+#[tokio::test]
+async fn the_store_gives_back_what_a_naive_store_does() {
+    let one = std::env::var("SEED").ok().map(|seed| seed.parse().expect("SEED is a number"));
+    let (mut ended, mut attempts) = (0, 0);
+    for seed in one.map_or(0..SEEDS, |seed: u64| seed..seed + 1) {
+        println_seed(seed);
+        let (more_ended, more_attempts) = run(seed).await;
+        ended += more_ended;
+        attempts += more_attempts;
+    }
+    // Random yards in which nothing happens would prove nothing.
+    assert!(one.is_some() || (ended >= 20 && attempts >= 100), "{ended} ended, {attempts} attempts");
+}
+
+/// Shown when the test fails.
+#[allow(clippy::print_stdout)]
+fn println_seed(seed: u64) {
+    println!("SEED={seed}");
+}
