@@ -1,0 +1,97 @@
+//! What each command does. A command asks, hands what it found to the renderer and says how it
+//! ended; how things look is `output`'s.
+
+mod jobs;
+mod logs;
+mod reference;
+mod specs;
+mod wait;
+
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+
+use rollout::Timestamp;
+
+use crate::args::{Cli, Command, OutputFormat};
+use crate::client::{Client, YardUrl};
+use crate::error::Error;
+use crate::exit::ExitStatus;
+use crate::output::{self, Output};
+use crate::talk::Talk;
+
+/// What every command gets.
+#[derive(Debug)]
+pub struct Context {
+    pub data_dir: PathBuf,
+    /// As given; none: the socket in the data directory.
+    pub yard: Option<YardUrl>,
+    pub format: OutputFormat,
+    pub output: Box<dyn Output>,
+    pub talk: Talk,
+}
+
+impl Context {
+    pub fn new(cli: &Cli, talk: Talk) -> Result<Self, Error> {
+        let data_dir = match &cli.global.data_dir {
+            Some(dir) => absolute(dir)?,
+            None => default_data_dir(),
+        };
+        let yard = cli.global.yard.as_deref().map(YardUrl::parse).transpose()?;
+        let format = cli.global.output;
+        Ok(Self { data_dir, yard, format, output: output::renderer(format, now()), talk })
+    }
+
+    pub fn url(&self) -> Result<YardUrl, Error> {
+        match &self.yard {
+            Some(url) => Ok(url.clone()),
+            None => crate::yard::socket_url(&self.data_dir),
+        }
+    }
+
+    pub async fn connect(&self) -> Result<Client, Error> {
+        Client::connect(self.url()?).await
+    }
+
+    /// Data, on standard output.
+    pub fn print(text: &str) -> Result<(), Error> {
+        let mut stdout = io::stdout().lock();
+        stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()).map_err(Error::Stdout)
+    }
+}
+
+/// Runs one command.
+pub async fn dispatch(cli: Cli, context: &Context) -> Result<ExitStatus, Error> {
+    match cli.command {
+        Command::Submit(args) => specs::submit(context, &args).await,
+        Command::Check(args) => specs::check(context, &args),
+        Command::Ps(args) => jobs::ps(context, &args).await,
+        Command::Show(args) => jobs::show(context, &args).await,
+        Command::Explain(args) => jobs::explain(context, &args).await,
+        Command::Logs(args) => logs::logs(context, &args).await,
+        Command::Cancel(args) => jobs::cancel(context, &args).await,
+        Command::Nodes => jobs::nodes(context).await,
+        Command::Run(_)
+        | Command::Dev(_)
+        | Command::Scheduler(_)
+        | Command::Executor(_)
+        | Command::Doctor => Err(Error::NotYet),
+        Command::Reference => reference::reference(),
+    }
+}
+
+pub fn now() -> Timestamp {
+    let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
+    Timestamp(i64::try_from(since.as_micros()).unwrap_or(i64::MAX))
+}
+
+pub fn absolute(path: &Path) -> Result<PathBuf, Error> {
+    std::path::absolute(path).map_err(|source| Error::ReadFile { path: path.to_owned(), source })
+}
+
+fn default_data_dir() -> PathBuf {
+    let home = || std::env::var_os("HOME").filter(|home| !home.is_empty()).map(PathBuf::from);
+    let data = || std::env::var_os("XDG_DATA_HOME").map(PathBuf::from).filter(|dir| dir.is_absolute());
+    let of_user = || data().or_else(|| Some(home()?.join(".local/share"))).map(|dir| dir.join("rollyard"));
+    let root = nix::unistd::geteuid().is_root();
+    if root { None } else { of_user() }.unwrap_or_else(|| PathBuf::from("/var/lib/rollyard"))
+}

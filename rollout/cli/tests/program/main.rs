@@ -1,0 +1,5 @@
+//! The real program: its exit codes, what it writes where, what it asks of a yard.
+
+mod asking;
+mod specs;
+mod support;
