@@ -4,6 +4,8 @@
 mod jobs;
 mod logs;
 mod reference;
+mod run;
+mod services;
 mod specs;
 mod wait;
 
@@ -62,6 +64,10 @@ impl Context {
 /// Runs one command.
 pub async fn dispatch(cli: Cli, context: &Context) -> Result<ExitStatus, Error> {
     match cli.command {
+        Command::Run(args) => run::run(context, &args).await,
+        Command::Dev(args) => services::dev(context, &args).await,
+        Command::Scheduler(args) => services::scheduler(context, &args).await,
+        Command::Executor(args) => services::executor(context, &args).await,
         Command::Submit(args) => specs::submit(context, &args).await,
         Command::Check(args) => specs::check(context, &args),
         Command::Ps(args) => jobs::ps(context, &args).await,
@@ -70,11 +76,7 @@ pub async fn dispatch(cli: Cli, context: &Context) -> Result<ExitStatus, Error> 
         Command::Logs(args) => logs::logs(context, &args).await,
         Command::Cancel(args) => jobs::cancel(context, &args).await,
         Command::Nodes => jobs::nodes(context).await,
-        Command::Run(_)
-        | Command::Dev(_)
-        | Command::Scheduler(_)
-        | Command::Executor(_)
-        | Command::Doctor => Err(Error::NotYet),
+        Command::Doctor => services::doctor(context),
         Command::Reference => reference::reference(),
     }
 }

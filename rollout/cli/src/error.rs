@@ -64,6 +64,10 @@ pub enum Error {
     NoStep { rollout: String, step: String, nearest: Option<String> },
     #[error("no step of {rollout} has started yet, so there is no output")]
     NothingStarted { rollout: String },
+    #[error("a yard already serves the data directory {}", data_dir.display())]
+    Served { data_dir: PathBuf },
+    #[error("the {part} ended by itself")]
+    EndedEarly { part: &'static str },
     #[error("cannot write to standard output")]
     Stdout(#[source] io::Error),
     /// The embedded yard, or a service of it.
@@ -124,6 +128,8 @@ impl Error {
             Self::BadTarget { .. } => "bad_target",
             Self::NoStep { .. } => "unknown_step",
             Self::NothingStarted { .. } => "not_started",
+            Self::Served { .. } => "data_dir_locked",
+            Self::EndedEarly { .. } => "ended_early",
             Self::Stdout(_) => "write_failed",
             Self::Service { code, .. } => code,
             Self::Interrupted => "interrupted",
@@ -148,6 +154,9 @@ impl Error {
             Self::Refused { hint, .. } | Self::Service { hint, .. } => hint.clone()?,
             Self::NoStep { nearest: Some(nearest), .. } => format!("did you mean `{nearest}`?"),
             Self::NothingStarted { rollout } => format!("see why with `rollyard explain {rollout}`"),
+            Self::Served { .. } => {
+                "hand it the spec with `rollyard submit --wait`, or choose another --data-dir".to_owned()
+            }
             Self::FileChanged { .. } => "submit again".to_owned(),
             _ => return None,
         })
@@ -174,6 +183,8 @@ impl Error {
             Self::Interrupted => ExitStatus::Interrupted,
             Self::FileChanged { .. }
             | Self::BadAnswer { .. }
+            | Self::Served { .. }
+            | Self::EndedEarly { .. }
             | Self::NothingStarted { .. }
             | Self::Stdout(_)
             | Self::JobEnded { .. } => ExitStatus::Failure,

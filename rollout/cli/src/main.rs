@@ -31,7 +31,7 @@ use talk::Talk;
 fn main() -> ExitCode {
     // The sandbox broker is this same program, started again by the executor. It must be asked
     // before there is a second thread.
-    //executor::broker::run_if_asked();
+    executor::broker::run_if_asked();
     let cli = Cli::parse();
     let talk = Talk::default();
     let service = matches!(cli.command, Command::Dev(_) | Command::Scheduler(_) | Command::Executor(_));
