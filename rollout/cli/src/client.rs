@@ -101,9 +101,13 @@ impl Client {
         Error::from_status(&status, &self.url.to_string())
     }
 
+    /// The answer of a call, or its status as an error.
+    pub fn done<T>(&self, reply: Result<tonic::Response<T>, tonic::Status>) -> Result<T, Error> {
+        reply.map(tonic::Response::into_inner).map_err(|status| self.failed(status))
+    }
+
     pub async fn get(&self, job: &str) -> Result<Job, Error> {
-        let reply = self.jobs().get(GetRequest { job: job.to_owned() }).await;
-        Ok(reply.map_err(|status| self.failed(status))?.into_inner())
+        self.done(self.jobs().get(GetRequest { job: job.to_owned() }).await)
     }
 
     /// Up to `limit` jobs, and whether there are more.
@@ -113,7 +117,7 @@ impl Client {
         loop {
             let page_size = page(limit, rows.len());
             let request = ListRequest { page_size, page_token, unfinished_only };
-            let reply = self.jobs().list(request).await.map_err(|status| self.failed(status))?.into_inner();
+            let reply = self.done(self.jobs().list(request).await)?;
             rows.extend(reply.jobs);
             page_token = reply.next_page_token;
             if page_token.is_empty() || rows.len() >= limit {
@@ -129,8 +133,7 @@ impl Client {
         loop {
             let page_size = page(limit, rows.len());
             let request = ListRolloutsRequest { job: job.to_owned(), page_size, page_token };
-            let reply = self.jobs().list_rollouts(request).await;
-            let reply = reply.map_err(|status| self.failed(status))?.into_inner();
+            let reply = self.done(self.jobs().list_rollouts(request).await)?;
             rows.extend(reply.rollouts);
             page_token = reply.next_page_token;
             if page_token.is_empty() || rows.len() >= limit {
@@ -140,8 +143,8 @@ impl Client {
     }
 
     pub async fn list_steps(&self, rollout: &str) -> Result<Vec<StepRow>, Error> {
-        let reply = self.jobs().list_steps(ListStepsRequest { rollout: rollout.to_owned() }).await;
-        Ok(reply.map_err(|status| self.failed(status))?.into_inner().steps)
+        let request = ListStepsRequest { rollout: rollout.to_owned() };
+        Ok(self.done(self.jobs().list_steps(request).await)?.steps)
     }
 }
 

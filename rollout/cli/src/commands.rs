@@ -20,6 +20,7 @@ use crate::error::Error;
 use crate::exit::ExitStatus;
 use crate::output::{self, Output};
 use crate::talk::Talk;
+use crate::yard::{self, Yard};
 
 /// What every command gets.
 #[derive(Debug)]
@@ -46,12 +47,27 @@ impl Context {
     pub fn url(&self) -> Result<YardUrl, Error> {
         match &self.yard {
             Some(url) => Ok(url.clone()),
-            None => crate::yard::socket_url(&self.data_dir),
+            None => yard::socket_url(&self.data_dir),
         }
     }
 
-    pub async fn connect(&self) -> Result<Client, Error> {
-        Client::connect(self.url()?).await
+    /// Asks the yard. Where none serves the data directory, its state is opened for as long as the
+    /// question takes: what `run` left can be looked at after it ended.
+    pub async fn ask<T>(&self, question: impl AsyncFnOnce(&Client) -> Result<T, Error>) -> Result<T, Error> {
+        let unreachable = match Client::connect(self.url()?).await {
+            Ok(client) => return question(&client).await,
+            Err(error) => error,
+        };
+        if self.yard.is_some() || !yard::has_state(&self.data_dir) {
+            return Err(unreachable);
+        }
+        let yard = Yard::scheduler(&self.data_dir, &[]).await?;
+        let answer = match Client::connect(self.url()?).await {
+            Ok(client) => question(&client).await,
+            Err(error) => Err(error),
+        };
+        let stopped = yard.stop().await;
+        answer.and_then(|answer| stopped.map(|()| answer))
     }
 
     /// Data, on standard output.

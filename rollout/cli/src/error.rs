@@ -46,8 +46,6 @@ pub enum Error {
     BadYard { url: String, problem: &'static str },
     #[error("`run` has a yard of its own and cannot use {url}")]
     OwnYard { url: String },
-    #[error("this command is not available yet")]
-    NotYet,
     #[error("TLS (`{url}`) is not available yet")]
     NoTls { url: String },
     #[error("cannot reach the yard at {url}")]
@@ -120,7 +118,7 @@ impl Error {
             Self::OutputRelative { .. } | Self::OutputLookup { .. } => "output_relative",
             Self::BadYard { .. } => "bad_yard",
             Self::OwnYard { .. } => "own_yard",
-            Self::NotYet | Self::NoTls { .. } => "not_available_yet",
+            Self::NoTls { .. } => "not_available_yet",
             Self::Unreachable { .. } => "yard_unreachable",
             Self::Broken { .. } => "yard_lost",
             Self::Refused { code, .. } => code,
@@ -174,7 +172,6 @@ impl Error {
             | Self::OutputLookup { .. }
             | Self::BadYard { .. }
             | Self::OwnYard { .. }
-            | Self::NotYet
             | Self::NoTls { .. }
             | Self::NoStep { .. }
             | Self::BadTarget { .. } => ExitStatus::BadInput,

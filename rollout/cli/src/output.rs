@@ -7,6 +7,7 @@ pub mod quiet;
 mod report;
 pub mod table;
 
+use executor::doctor::Report;
 use rollout::Timestamp;
 
 use crate::args::OutputFormat;
@@ -27,19 +28,7 @@ pub trait Output: std::fmt::Debug + Send + Sync {
     /// Findings of a spec without errors, or with. `rendered` is the form for people.
     fn findings(&self, findings: &[Finding], rendered: &str) -> String;
     fn dry_run(&self, dry_run: &DryRun) -> String;
-    fn facts(&self, facts: &[Fact]) -> String;
-}
-
-/// One line of `doctor`.
-#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
-pub struct Fact {
-    pub name: String,
-    pub ok: bool,
-    /// Rollouts cannot run on this host without it.
-    pub required: bool,
-    pub detail: String,
-    /// What to do about it.
-    pub hint: Option<String>,
+    fn doctor(&self, report: &Report) -> String;
 }
 
 /// `now` is what ages are counted from.

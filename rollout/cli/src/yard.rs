@@ -22,6 +22,8 @@ use crate::exit::ExitStatus;
 
 /// The socket of a yard, in its data directory.
 pub const SOCKET: &str = "yard.sock";
+/// The books of a scheduler, in its data directory.
+const DATABASE: &str = "yard.db";
 /// What belongs to the executor, in the data directory; and below it, to its sandboxes.
 const NODE_DIR: &str = "node";
 const SANDBOXES_DIR: &str = "sandboxes";
@@ -30,6 +32,17 @@ const LOCAL: &str = "local";
 
 pub fn socket_url(data_dir: &Path) -> Result<YardUrl, Error> {
     YardUrl::parse(&format!("unix:{}", data_dir.join(SOCKET).display()))
+}
+
+/// Whether a scheduler ever kept its books in this data directory.
+pub fn has_state(data_dir: &Path) -> bool {
+    data_dir.join(DATABASE).exists()
+}
+
+/// Makes it if it is missing, for its owner only: whoever reaches the socket rules the yard.
+pub fn make_data_dir(data_dir: &Path) -> Result<(), Error> {
+    let made = std::fs::DirBuilder::new().recursive(true).mode(0o700).create(data_dir);
+    made.map_err(|source| of_scheduler(scheduler::Error::DataDir { path: data_dir.to_owned(), source }))
 }
 
 /// Parts that run, in the order in which they are stopped.
@@ -67,9 +80,7 @@ impl Yard {
     /// A scheduler on the socket of the data directory and on `listen`.
     pub async fn scheduler(data_dir: &Path, listen: &[String]) -> Result<Self, Error> {
         raise_descriptors();
-        let made = std::fs::DirBuilder::new().recursive(true).mode(0o700).create(data_dir);
-        made.map_err(|source| scheduler::Error::DataDir { path: data_dir.to_owned(), source })
-            .map_err(of_scheduler)?;
+        make_data_dir(data_dir)?;
         // Asked before the lock is tried, since the socket must be bound before it is taken.
         if UnixStream::connect(data_dir.join(SOCKET)).await.is_ok() {
             return Err(Error::Served { data_dir: data_dir.to_owned() });
@@ -89,7 +100,12 @@ impl Yard {
     }
 
     /// A node of the yard at `scheduler`.
-    pub fn executor(data_dir: &Path, scheduler: &str, name: &str, capacity: &Capacity) -> Result<Self, Error> {
+    pub fn executor(
+        data_dir: &Path,
+        scheduler: &str,
+        name: &str,
+        capacity: &Capacity,
+    ) -> Result<Self, Error> {
         raise_descriptors();
         let executor = start_executor(data_dir, scheduler, name, capacity)?;
         Ok(Self { parts: vec![executor], urls: Vec::new() })
@@ -137,7 +153,9 @@ fn flat(ended: Result<Result<(), Error>, tokio::task::JoinError>) -> Result<(), 
     match ended {
         Ok(result) => result,
         Err(error) if error.is_panic() => std::panic::resume_unwind(error.into_panic()),
-        Err(error) => Err(service("ended_early", "a service was cancelled", error, None, ExitStatus::Failure)),
+        Err(error) => {
+            Err(service("ended_early", "a service was cancelled", error, None, ExitStatus::Failure))
+        }
     }
 }
 
@@ -213,9 +231,11 @@ fn of_container(error: container::Error) -> Error {
     let doctor = Some("`rollyard doctor` says what this host can and cannot enforce");
     let (code, hint, exit) = match &error {
         E::NotRoot => ("not_root", Some("run it as root"), ExitStatus::HostCannot),
-        E::InUse { .. } => {
-            ("data_dir_locked", Some("stop the other executor, or choose another --data-dir"), ExitStatus::Failure)
-        }
+        E::InUse { .. } => (
+            "data_dir_locked",
+            Some("stop the other executor, or choose another --data-dir"),
+            ExitStatus::Failure,
+        ),
         E::DataDir { .. } => ("data_dir_failed", None, ExitStatus::Failure),
         _ => ("no_sandboxes", doctor, ExitStatus::HostCannot),
     };

@@ -1,10 +1,11 @@
 //! `ps`, `show`, `explain`, `cancel`, `nodes`: one question, one answer.
 
 use rollout::{JobId, Name, RolloutId};
-use rollout_wire::v1::{CancelRequest, ExplainRequest, ListNodesRequest};
+use rollout_wire::v1::{CancelRequest, ExplainRequest, ListNodesRequest, StepRow};
 
 use super::Context;
 use crate::args::{Cancel, Explain, Ps, Show};
+use crate::client::Client;
 use crate::error::Error;
 use crate::exit::ExitStatus;
 use crate::view;
@@ -44,19 +45,19 @@ fn job_id(text: &str) -> Result<JobId, Error> {
 pub async fn ps(context: &Context, args: &Ps) -> Result<ExitStatus, Error> {
     let limit = usize::try_from(args.limit).unwrap_or(usize::MAX);
     let job = args.job.as_deref().map(job_id).transpose()?;
-    let client = context.connect().await?;
-    let (text, more) = match job {
+    let question = async |client: &Client| match job {
         Some(job) => {
             let (rollouts, more) = client.list_rollouts(&job.to_string(), limit).await?;
             let rollouts: Vec<_> = rollouts.into_iter().map(view::Rollout::from).collect();
-            (context.output.rollouts(&rollouts), more)
+            Ok((context.output.rollouts(&rollouts), more))
         }
         None => {
             let (jobs, more) = client.list_jobs(args.unfinished, limit).await?;
             let jobs: Vec<_> = jobs.into_iter().map(view::Job::from).collect();
-            (context.output.jobs(&jobs), more)
+            Ok((context.output.jobs(&jobs), more))
         }
     };
+    let (text, more) = context.ask(question).await?;
     Context::print(&text)?;
     if more {
         context.talk.say(&format!("there are more; see them with --limit above {limit}"));
@@ -65,39 +66,44 @@ pub async fn ps(context: &Context, args: &Ps) -> Result<ExitStatus, Error> {
 }
 
 pub async fn show(context: &Context, args: &Show) -> Result<ExitStatus, Error> {
-    let target = Target::parse(&args.id)?;
-    let client = context.connect().await?;
-    let text = match target {
-        Target::Job(job) => context.output.job(&client.get(&job.to_string()).await?.into()),
-        Target::Rollout(rollout) => {
-            let rows = client.list_steps(&rollout.to_string()).await?;
-            let steps = rows.into_iter().map(view::Step::from).collect();
-            context.output.steps(&view::RolloutSteps { rollout: rollout.to_string(), steps })
+    let text = match Target::parse(&args.id)? {
+        Target::Job(job) => {
+            let job = context.ask(async |client| client.get(&job.to_string()).await).await?;
+            context.output.job(&job.into())
         }
-        Target::Step(rollout, name) => {
-            let rows = client.list_steps(&rollout.to_string()).await?;
-            let named = rows.iter().filter(|row| row.step == name.as_str());
-            let steps: Vec<_> = named.cloned().map(view::Step::from).collect();
-            if steps.is_empty() {
-                return Err(no_step(&rollout, name.as_str(), rows.iter().map(|row| row.step.as_str())));
-            }
-            context.output.steps(&view::RolloutSteps { rollout: rollout.to_string(), steps })
-        }
+        Target::Rollout(rollout) => context.output.steps(&steps(context, rollout, None).await?),
+        Target::Step(rollout, step) => context.output.steps(&steps(context, rollout, Some(step)).await?),
     };
     Context::print(&text)?;
     Ok(ExitStatus::Success)
 }
 
-pub fn no_step<'a>(rollout: &RolloutId, step: &str, known: impl Iterator<Item = &'a str>) -> Error {
-    let nearest = rollout::text::nearest(step, known).map(str::to_owned);
+/// All attempts of a rollout, or those of one step.
+async fn steps(
+    context: &Context,
+    rollout: RolloutId,
+    step: Option<Name>,
+) -> Result<view::RolloutSteps, Error> {
+    let id = rollout.to_string();
+    let rows = context.ask(async |client| client.list_steps(&id).await).await?;
+    let wanted = |row: &&StepRow| step.as_ref().is_none_or(|step| row.step == step.as_str());
+    let steps: Vec<_> = rows.iter().filter(wanted).cloned().map(view::Step::from).collect();
+    match step {
+        Some(step) if steps.is_empty() => Err(no_step(&rollout, step.as_str(), &rows)),
+        _ => Ok(view::RolloutSteps { rollout: id, steps }),
+    }
+}
+
+pub fn no_step(rollout: &RolloutId, step: &str, rows: &[StepRow]) -> Error {
+    let nearest = rollout::text::nearest(step, rows.iter().map(|row| row.step.as_str())).map(str::to_owned);
     Error::NoStep { rollout: rollout.to_string(), step: step.to_owned(), nearest }
 }
 
 pub async fn explain(context: &Context, args: &Explain) -> Result<ExitStatus, Error> {
     Target::parse(&args.target)?;
-    let client = context.connect().await?;
     let request = ExplainRequest { target: args.target.clone() };
-    let reply = client.jobs().explain(request).await.map_err(|status| client.failed(status))?.into_inner();
+    let question = async |client: &Client| client.done(client.jobs().explain(request).await);
+    let reply = context.ask(question).await?;
     let detail = if reply.json.is_empty() {
         serde_json::Value::Null
     } else {
@@ -111,19 +117,15 @@ pub async fn explain(context: &Context, args: &Explain) -> Result<ExitStatus, Er
 }
 
 pub async fn cancel(context: &Context, args: &Cancel) -> Result<ExitStatus, Error> {
-    let job = job_id(&args.job)?.to_string();
-    let client = context.connect().await?;
-    let request = CancelRequest { job, reason: args.reason.clone() };
-    let job = client.jobs().cancel(request).await.map_err(|status| client.failed(status))?.into_inner();
+    let request = CancelRequest { job: job_id(&args.job)?.to_string(), reason: args.reason.clone() };
+    let job = context.ask(async |client| client.done(client.jobs().cancel(request).await)).await?;
     Context::print(&context.output.job(&job.into()))?;
     Ok(ExitStatus::Success)
 }
 
 pub async fn nodes(context: &Context) -> Result<ExitStatus, Error> {
-    let client = context.connect().await?;
-    let reply = client.jobs().list_nodes(ListNodesRequest {}).await;
-    let nodes = reply.map_err(|status| client.failed(status))?.into_inner().nodes;
-    let nodes: Vec<_> = nodes.into_iter().map(view::Node::from).collect();
+    let question = async |client: &Client| client.done(client.jobs().list_nodes(ListNodesRequest {}).await);
+    let nodes: Vec<_> = context.ask(question).await?.nodes.into_iter().map(view::Node::from).collect();
     Context::print(&context.output.nodes(&nodes))?;
     Ok(ExitStatus::Success)
 }

@@ -3,13 +3,15 @@
 
 use std::io::{self, IsTerminal, Write};
 
-use rollout::RolloutId;
+use rollout::text::shown;
+use rollout::{Name, RolloutId};
 use rollout_wire::v1::{LogsChunk, LogsRequest, StepRow};
 use serde_json::json;
 
 use super::Context;
 use super::jobs::{Target, no_step};
 use crate::args::{Logs, OutputFormat, Stream};
+use crate::client::Client;
 use crate::error::Error;
 use crate::exit::ExitStatus;
 use crate::output::human::size;
@@ -26,14 +28,24 @@ pub async fn logs(context: &Context, args: &Logs) -> Result<ExitStatus, Error> {
             });
         }
     };
-    let client = context.connect().await?;
+    context.ask(async |client| print(context, args, client, rollout, step).await).await?;
+    Ok(ExitStatus::Success)
+}
+
+async fn print(
+    context: &Context,
+    args: &Logs,
+    client: &Client,
+    rollout: RolloutId,
+    step: Option<Name>,
+) -> Result<(), Error> {
     let rows = client.list_steps(&rollout.to_string()).await?;
     let step = match step {
         Some(step) if rows.iter().any(|row| row.step == step.as_str()) => step.to_string(),
-        Some(step) => return Err(no_step(&rollout, step.as_str(), rows.iter().map(|row| row.step.as_str()))),
+        Some(step) => return Err(no_step(&rollout, step.as_str(), &rows)),
         None => {
             let step = most_telling(&rollout, &rows)?;
-            context.talk.say(&format!("step {}", rollout::text::shown(&step, 80)));
+            context.talk.say(&format!("step {}", shown(&step, 80)));
             step
         }
     };
@@ -44,20 +56,19 @@ pub async fn logs(context: &Context, args: &Logs) -> Result<ExitStatus, Error> {
         stream: args.stream.map(Stream::as_str).unwrap_or_default().to_owned(),
         follow: args.follow,
     };
-    let reply = client.jobs().logs(request).await.map_err(|status| client.failed(status))?;
-    let mut chunks = reply.into_inner();
+    let mut chunks = client.done(client.jobs().logs(request).await)?;
     let mut printer = Printer::new(context.format, args.raw);
     while let Some(chunk) = chunks.message().await.map_err(|status| client.failed(status))? {
         printer.print(&chunk).map_err(Error::Stdout)?;
         if chunk.dropped_bytes > 0 && context.format == OutputFormat::Table {
             context.talk.say(&format!(
                 "{}: {} more were written and not kept (capture_truncated)",
-                rollout::text::shown(&chunk.stream, 16),
+                shown(&chunk.stream, 16),
                 size(chunk.dropped_bytes)
             ));
         }
     }
-    Ok(ExitStatus::Success)
+    Ok(())
 }
 
 /// The first step that failed, else the last that started.

@@ -60,7 +60,9 @@ fn greeting(submitted: &Submitted) -> String {
 async fn farewell(context: &Context, client: &Client, job: &str) {
     let left = match client.get(job).await.map(Job::from) {
         Ok(job) if job.is_final() => return,
-        Ok(job) => format!(" with {} of {} rollouts ended", count(job.rollouts.ended), count(job.rollouts.total)),
+        Ok(job) => {
+            format!(" with {} of {} rollouts ended", count(job.rollouts.ended), count(job.rollouts.total))
+        }
         Err(error) => {
             tracing::debug!(%error, "the state of the interrupted job");
             String::new()

@@ -4,7 +4,6 @@ use super::Context;
 use crate::args;
 use crate::error::Error;
 use crate::exit::ExitStatus;
-use crate::output::Fact;
 use crate::yard::Yard;
 use crate::{interrupt, yard};
 
@@ -43,9 +42,10 @@ async fn serve(mut yard: Yard, stop: tokio_util::sync::CancellationToken) -> Res
     result.and_then(|status| stopped.map(|()| status))
 }
 
+/// Tries on the file system of the data directory, which is made if missing.
 pub fn doctor(context: &Context) -> Result<ExitStatus, Error> {
-    let facts: Vec<Fact> = Vec::new();
-    Context::print(&context.output.facts(&facts))?;
-    let able = facts.iter().all(|fact| fact.ok || !fact.required);
-    Ok(if able { ExitStatus::Success } else { ExitStatus::HostCannot })
+    yard::make_data_dir(&context.data_dir)?;
+    let report = executor::doctor::doctor(&context.data_dir);
+    Context::print(&context.output.doctor(&report))?;
+    Ok(if report.container() { ExitStatus::Success } else { ExitStatus::HostCannot })
 }

@@ -89,7 +89,7 @@ pub async fn send(
         idempotency_key,
         if_unfinished: if_unfinished.into(),
     };
-    let reply = client.jobs().submit(request).await.map_err(|status| client.failed(status))?.into_inner();
+    let reply = client.done(client.jobs().submit(request).await)?;
     let job =
         reply.job.ok_or_else(|| Error::BadAnswer { problem: "a submitted job without a job".into() })?;
     let warning = |text: &String| serde_json::from_str(text).unwrap_or_else(|_| text.as_str().into());

@@ -1,8 +1,8 @@
 //! Fixed inputs of the snapshots.
 
+use executor::doctor::{Capacity, Check, Report, Status};
 use rollout::Timestamp;
 
-use super::Fact;
 use crate::summary::{Detail, RewardCount, Summary};
 use crate::view::{
     Artifact, Captured, Explanation, Failure, FailureCount, Groups, Job, Node, Outcome, PassAtK, Rewards,
@@ -240,17 +240,26 @@ pub fn summary() -> Summary {
     }
 }
 
-pub fn facts() -> Vec<Fact> {
-    let fact = |name: &str, ok, required, detail: &str, hint: Option<&str>| Fact {
-        name: name.into(),
-        ok,
-        required,
+pub fn doctor() -> Report {
+    let check = |name, status, detail: &str, errno, consequence| Check {
+        name,
+        status,
         detail: detail.into(),
-        hint: hint.map(str::to_owned),
+        errno,
+        consequence,
     };
-    vec![
-        fact("root", true, true, "effective uid 0", None),
-        fact("cgroup memory", false, true, "controller is not mounted", Some("mount it at /sys/fs/cgroup")),
-        fact("project quota", false, false, "ext4 without prjquota", None),
-    ]
+    Report {
+        checks: vec![
+            check("root", Status::Works, "effective uid 0", None, "the container backend is refused"),
+            check("loop disks", Status::Limited, "8 at most", None, "disks above 256Mi are refused"),
+            check(
+                "memory, cpu and pids limits",
+                Status::Missing,
+                "no memory controller\u{1b}[2J",
+                Some(2),
+                "the container backend is refused",
+            ),
+        ],
+        capacity: vec![Capacity { ceiling: "open files", limit: 20_000, sandboxes: 4872 }],
+    }
 }

@@ -5,6 +5,8 @@ use rollout::text::shown;
 
 /// The widest cell, in characters; longer text ends in `...`.
 pub const CELL_CHARS_MAX: usize = 80;
+/// The widest cell of the last column, which pushes nothing aside.
+pub const LAST_CELL_CHARS_MAX: usize = 240;
 
 /// `350ms`, `12.3s`, `2m05s`, `1h02m`, `3d4h`.
 pub fn length(ms: u64) -> String {
@@ -67,8 +69,12 @@ pub fn plural(value: u64, noun: &str) -> String {
 
 /// Columns two spaces apart. A head that starts with `>` is aligned right. Cells are escaped here.
 pub fn grid(indent: &str, heads: &[&str], rows: &[Vec<String>]) -> String {
-    let rows: Vec<Vec<String>> =
-        rows.iter().map(|row| row.iter().map(|cell| shown(cell, CELL_CHARS_MAX)).collect()).collect();
+    let last = heads.len().saturating_sub(1);
+    let chars_max = |column: usize| if column == last { LAST_CELL_CHARS_MAX } else { CELL_CHARS_MAX };
+    let escaped = |row: &Vec<String>| {
+        row.iter().enumerate().map(|(column, cell)| shown(cell, chars_max(column))).collect()
+    };
+    let rows: Vec<Vec<String>> = rows.iter().map(escaped).collect();
     let name = |head: &str| head.trim_start_matches('>').to_owned();
     let head: Vec<String> = heads.iter().map(|head| name(head)).collect();
     let width = |column: usize| {

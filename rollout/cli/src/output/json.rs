@@ -3,10 +3,11 @@
 
 use std::io;
 
+use executor::doctor::Report;
 use serde::Serialize;
 use serde_json::ser::{CharEscape, Formatter, PrettyFormatter};
 
-use super::{Fact, Output};
+use super::Output;
 use crate::spec::{DryRun, Finding};
 use crate::summary::Summary;
 use crate::view::{Explanation, Job, Node, Rollout, RolloutSteps, Submitted};
@@ -111,8 +112,8 @@ impl Output for Json {
     fn dry_run(&self, dry_run: &DryRun) -> String {
         document(dry_run)
     }
-    fn facts(&self, facts: &[Fact]) -> String {
-        document(facts)
+    fn doctor(&self, report: &Report) -> String {
+        document(report)
     }
 }
 

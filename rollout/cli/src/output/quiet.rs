@@ -1,8 +1,9 @@
 //! `--output quiet`: ids and nothing else, one a line, for scripts.
 
+use executor::doctor::{Report, Status};
 use rollout::text::shown;
 
-use super::{Fact, Output};
+use super::Output;
 use crate::spec::{DryRun, Finding};
 use crate::summary::Summary;
 use crate::view::{Explanation, Job, Node, Rollout, RolloutSteps, Submitted};
@@ -54,7 +55,9 @@ impl Output for Quiet {
     fn dry_run(&self, _dry_run: &DryRun) -> String {
         String::new()
     }
-    fn facts(&self, facts: &[Fact]) -> String {
-        column(facts.iter().filter(|fact| !fact.ok).map(|fact| fact.name.as_str()))
+    /// What does not work.
+    fn doctor(&self, report: &Report) -> String {
+        let missing = report.checks.iter().filter(|check| check.status == Status::Missing);
+        column(missing.map(|check| check.name))
     }
 }

@@ -46,6 +46,7 @@ pub fn failures(out: &mut String, failures: &[FailureCount]) {
         .map(|f| vec![f.domain.clone(), f.code.clone(), count(f.rollouts), first_line(&f.example)])
         .collect();
     out.push_str(&grid("  ", &["DOMAIN", "CODE", ">ROLLOUTS", "FOR EXAMPLE"], &rows));
+    out.push_str("  look closer:\n");
     for failure in failures {
         let command = format!("rollyard show {}", failure.example_rollout);
         _ = writeln!(out, "  {:<20}{}", shown(&failure.code, 32), shown(&command, 120));

@@ -2,12 +2,13 @@
 
 use std::fmt::Write as _;
 
+use executor::doctor::{Capacity, Check, Report, Status};
 use rollout::Timestamp;
 use rollout::text::shown;
 
+use super::Output;
 use super::human::{cores, count, figure, grid, length, plural, size};
 use super::report::{clean, failures, label, remarks, rewards, time};
-use super::{Fact, Output};
 use crate::error::lines;
 use crate::spec::{DryRun, Finding};
 use crate::summary::{Summary, python};
@@ -226,20 +227,26 @@ impl Output for Table {
         lines(&dry_run.plan.to_string()).join("\n") + "\n"
     }
 
-    fn facts(&self, facts: &[Fact]) -> String {
-        let mark = |fact: &Fact| match (fact.ok, fact.required) {
-            (true, _) => "yes",
-            (false, true) => "NO",
-            (false, false) => "no",
+    fn doctor(&self, report: &Report) -> String {
+        let status = |status| match status {
+            Status::Works => "yes",
+            Status::Limited => "limited",
+            Status::Missing => "NO",
         };
-        let row = |fact: &Fact| vec![mark(fact).to_owned(), fact.name.clone(), fact.detail.clone()];
-        let rows: Vec<_> = facts.iter().map(row).collect();
-        let mut out = grid("", &["CAN", "WHAT", "DETAIL"], &rows);
-        for fact in facts.iter().filter(|fact| !fact.ok) {
-            if let Some(hint) = &fact.hint {
-                _ = writeln!(out, "hint: {}: {}", shown(&fact.name, 80), shown(hint, SENTENCE_CHARS_MAX));
+        let row = |check: &Check| {
+            let mut detail = check.detail.clone();
+            if check.status == Status::Missing {
+                detail += &format!("; so {}", check.consequence);
             }
-        }
+            vec![status(check.status).to_owned(), check.name.to_owned(), detail]
+        };
+        let rows: Vec<_> = report.checks.iter().map(row).collect();
+        let mut out = grid("", &["WORKS", "WHAT", "DETAIL"], &rows);
+        let row = |c: &Capacity| vec![c.ceiling.to_owned(), count(c.limit), count(c.sandboxes)];
+        let rows: Vec<_> = report.capacity.iter().map(row).collect();
+        _ = write!(out, "\n{}", grid("", &["CEILING", ">LIMIT", ">SANDBOXES"], &rows));
+        let verdict = if report.container() { "can" } else { "CANNOT" };
+        _ = writeln!(out, "\nthis host {verdict} run sandboxes");
         out
     }
 }

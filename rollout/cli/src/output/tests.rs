@@ -73,6 +73,6 @@ fn summary_of_a_job_too_large_to_look_into() {
 }
 
 #[test]
-fn facts() {
-    snapshots("facts", |output| output.facts(&fixtures::facts()));
+fn doctor() {
+    snapshots("doctor", |output| output.doctor(&fixtures::doctor()));
 }
