@@ -52,11 +52,12 @@ impl Images {
     /// The image of a spec, prepared once. Blocks on the disk.
     pub fn get(&self, name: &str) -> Result<Arc<Image>, CreateError> {
         let bad = |problem: String| CreateError::BadRootfs { image: name.to_owned(), problem };
-        let known = lock(&self.known).get(name).cloned();
-        if let Some(known) = known
+        // Held while it is prepared: a burst would have every sandbox prepare the same folder.
+        let mut images = lock(&self.known);
+        if let Some(known) = images.get(name)
             && fs::metadata(&known.lower).is_ok_and(|top| identity(&top) == known.top)
         {
-            return Ok(known);
+            return Ok(Arc::clone(known));
         }
         let image = Arc::new(match name.strip_prefix("dir:") {
             None if name == "host" => {
@@ -65,7 +66,6 @@ impl Images {
             None => return Err(bad("only `host` and `dir:/absolute/path` can be used here".into())),
             Some(path) => self.directory(Path::new(path)).map_err(bad)?,
         });
-        let mut images = lock(&self.known);
         if images.len() >= IMAGES_MAX {
             images.pop_first();
         }
