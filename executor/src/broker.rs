@@ -8,8 +8,8 @@
 //!
 //! It decides nothing: what to make is in the request, and every request has one reply.
 
-pub mod client;
 mod child;
+pub mod client;
 mod device_tree;
 pub mod protocol;
 pub(crate) mod provision;

@@ -305,11 +305,12 @@ fn overlay() -> Found {
 fn id_mapped(path: &Path) -> Found {
     let held = Held::new(None)?;
     let userns = held.user_namespace()?;
-    let mapped = CString::new(path.as_os_str().as_encoded_bytes()).map_err(io::Error::other).and_then(|name| {
-        let dir = open::directory(&name)?;
-        let copy = mounts::clone_tree(dir.as_fd(), c"")?;
-        mounts::set_attributes(copy.as_fd(), mounts::READ_ONLY, Some(userns.as_fd()))
-    });
+    let mapped =
+        CString::new(path.as_os_str().as_encoded_bytes()).map_err(io::Error::other).and_then(|name| {
+            let dir = open::directory(&name)?;
+            let copy = mounts::clone_tree(dir.as_fd(), c"")?;
+            mounts::set_attributes(copy.as_fd(), mounts::READ_ONLY, Some(userns.as_fd()))
+        });
     held.reaped()?;
     mapped?;
     works("")

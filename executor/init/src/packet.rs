@@ -56,9 +56,8 @@ pub fn send(socket: BorrowedFd<'_>, bytes: &[u8], fds: &[RawFd], flags: i32) -> 
     }
     loop {
         // SAFETY: header, part and control outlive the call.
-        let sent = unsafe {
-            libc::sendmsg(socket.as_raw_fd(), &raw const header, libc::MSG_NOSIGNAL | flags)
-        };
+        let sent =
+            unsafe { libc::sendmsg(socket.as_raw_fd(), &raw const header, libc::MSG_NOSIGNAL | flags) };
         if sent >= 0 {
             return Ok(());
         }
@@ -89,9 +88,8 @@ pub fn receive_into(socket: BorrowedFd<'_>, buffer: &mut [u8], flags: i32) -> io
     header.msg_controllen = size_of::<Control>();
     let len = loop {
         // SAFETY: header, part and control outlive the call and state their true sizes.
-        let got = unsafe {
-            libc::recvmsg(socket.as_raw_fd(), &raw mut header, libc::MSG_CMSG_CLOEXEC | flags)
-        };
+        let got =
+            unsafe { libc::recvmsg(socket.as_raw_fd(), &raw mut header, libc::MSG_CMSG_CLOEXEC | flags) };
         match usize::try_from(got) {
             Ok(len) => break len,
             Err(_) => {

@@ -78,7 +78,8 @@ fn enter(plan: &Plan<'_>) -> Result<(), Failed> {
         Err(error) => return Err((Step::HandIn, error)),
     };
     let mut take = |at: usize| handed.get_mut(at).and_then(Option::take);
-    let (Some(root), Some(dev), Some(masks)) = (take(HANDED_ROOT), take(HANDED_DEV), take(HANDED_MASKS)) else {
+    let (Some(root), Some(dev), Some(masks)) = (take(HANDED_ROOT), take(HANDED_DEV), take(HANDED_MASKS))
+    else {
         return Err((Step::HandIn, io::Error::from_raw_os_error(libc::EBADMSG)));
     };
     let usr = take(HANDED_USR);
@@ -150,7 +151,8 @@ fn keep_only_needed(plan: &Plan<'_>) -> io::Result<()> {
                 return Err(io::Error::last_os_error());
             }
         }
-        for (first, last) in [(0, CHANNEL_FD.cast_unsigned() - 1), (REPORT_FD.cast_unsigned() + 1, u32::MAX)] {
+        for (first, last) in [(0, CHANNEL_FD.cast_unsigned() - 1), (REPORT_FD.cast_unsigned() + 1, u32::MAX)]
+        {
             if libc::syscall(libc::SYS_close_range, first, last, 0) < 0 {
                 return Err(io::Error::last_os_error());
             }

@@ -63,7 +63,9 @@ impl Client {
             };
         })?;
         if ready?.is_none() {
-            return Err(io::Error::other("the broker ended before it was ready; its standard error says why"));
+            return Err(io::Error::other(
+                "the broker ended before it was ready; its standard error says why",
+            ));
         }
         let client = Arc::new(Self {
             socket: watched(ours)?,

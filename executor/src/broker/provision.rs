@@ -72,11 +72,7 @@ pub fn create(broker: &Broker, create: &Create) -> Result<(Created, Vec<OwnedFd>
     }
 }
 
-fn build(
-    broker: &Broker,
-    create: &Create,
-    record: &mut Record,
-) -> Result<(Created, Vec<OwnedFd>), Failed> {
+fn build(broker: &Broker, create: &Create, record: &mut Record) -> Result<(Created, Vec<OwnedFd>), Failed> {
     let at = |step: Step| move |error: io::Error| (step, Cause::Io(error));
     let done = |step: Step| match create.fail_after {
         Some(fail) if fail == step => Err((step, Cause::Io(io::Error::from_raw_os_error(libc::EIO)))),
@@ -102,7 +98,8 @@ fn build(
 
     let (channel, init_end) = packet::pair().map_err(at(Step::Clone))?;
     let (report, child_report) = packet::pair().map_err(at(Step::Clone))?;
-    let hostname = CString::new(create.id.as_str()).map_err(|_| at(Step::Clone)(io::ErrorKind::InvalidInput.into()))?;
+    let hostname =
+        CString::new(create.id.as_str()).map_err(|_| at(Step::Clone)(io::ErrorKind::InvalidInput.into()))?;
     let shm_size = CString::new((create.limit.memory.0 / 2).to_string()).unwrap_or_default();
     let plan = Plan {
         channel: init_end.as_fd(),
@@ -145,8 +142,11 @@ fn build(
 
     let dev = mounts::clone_tree(broker.dev.as_fd(), c"").map_err(at(Step::HandIn))?;
     let masks = mounts::clone_tree(broker.masks.as_fd(), c"").map_err(at(Step::HandIn))?;
-    let handed: Vec<_> =
-        [Some(&root), Some(&dev), Some(&masks), usr.as_ref()].into_iter().flatten().map(AsRawFd::as_raw_fd).collect();
+    let handed: Vec<_> = [Some(&root), Some(&dev), Some(&masks), usr.as_ref()]
+        .into_iter()
+        .flatten()
+        .map(AsRawFd::as_raw_fd)
+        .collect();
     if let Err(error) = packet::send(report.as_fd(), b"m", &handed, 0) {
         // The child failed before it listened: what it reported says more than the broken pipe.
         return Err(reported(report.as_fd()).unwrap_or_else(|| at(Step::HandIn)(error)));
@@ -222,7 +222,10 @@ fn writable(broker: &Broker, create: &Create, record: &mut Record) -> Result<(Ow
         return Err(Cause::Told(Problem::Full { ceiling: "loop disks".into(), used, limit }));
     }
     let file = File::options().read(true).write(true).create_new(true).open(&path)?;
-    let device = file.set_len(size.0).and_then(|()| format_ext4(&path)).and_then(|()| loop_disk::attach(file.as_fd(), &path));
+    let device = file
+        .set_len(size.0)
+        .and_then(|()| format_ext4(&path))
+        .and_then(|()| loop_disk::attach(file.as_fd(), &path));
     // Behind the device it lives on; without a name nothing of it can be left.
     fs::remove_file(&path)?;
     let device = device?;
@@ -238,7 +241,16 @@ fn writable(broker: &Broker, create: &Create, record: &mut Record) -> Result<(Ow
 pub fn format_ext4(path: &std::path::Path) -> io::Result<()> {
     let status = Command::new("mkfs.ext4")
         .env("PATH", TOOLS_PATH)
-        .args(["-q", "-F", "-m", "0", "-O", "^has_journal,^resize_inode", "-E", "lazy_itable_init=1,nodiscard"])
+        .args([
+            "-q",
+            "-F",
+            "-m",
+            "0",
+            "-O",
+            "^has_journal,^resize_inode",
+            "-E",
+            "lazy_itable_init=1,nodiscard",
+        ])
         .arg(path)
         .stdin(Stdio::null())
         .stdout(Stdio::null())
@@ -291,7 +303,9 @@ fn overlay(lower: BorrowedFd<'_>, upper: BorrowedFd<'_>, work: BorrowedFd<'_>) -
     context.descriptor(c"lowerdir+", lower)?;
     context.descriptor(c"upperdir", upper)?;
     context.descriptor(c"workdir", work)?;
-    for (key, value) in [(c"redirect_dir", c"nofollow"), (c"metacopy", c"off"), (c"index", c"off"), (c"xino", c"off")] {
+    for (key, value) in
+        [(c"redirect_dir", c"nofollow"), (c"metacopy", c"off"), (c"index", c"off"), (c"xino", c"off")]
+    {
         context.string(key, value)?;
     }
     context.flag(c"volatile")?;
@@ -347,11 +361,8 @@ fn directory(parent: BorrowedFd<'_>, name: &str, base: u32) -> Result<OwnedFd, C
 /// Waits until init says it serves, or the child says what failed.
 fn until_ready(report: BorrowedFd<'_>, channel: BorrowedFd<'_>) -> Result<(), Failed> {
     let fail = |error: io::Error| (Step::Exec, Cause::Io(error));
-    let mut waiting = [report, channel].map(|fd| libc::pollfd {
-        fd: fd.as_raw_fd(),
-        events: libc::POLLIN,
-        revents: 0,
-    });
+    let mut waiting =
+        [report, channel].map(|fd| libc::pollfd { fd: fd.as_raw_fd(), events: libc::POLLIN, revents: 0 });
     loop {
         // SAFETY: two entries, as stated.
         let ready = unsafe { libc::poll(waiting.as_mut_ptr(), 2, READY_WAIT_MS) };
@@ -400,12 +411,7 @@ fn hung_up_without_a_word(channel: BorrowedFd<'_>) -> bool {
     let mut byte = [0u8; 1];
     // SAFETY: the buffer is one byte, as stated; peeking leaves the message in place.
     let peeked = unsafe {
-        libc::recv(
-            channel.as_raw_fd(),
-            byte.as_mut_ptr().cast(),
-            1,
-            libc::MSG_PEEK | libc::MSG_DONTWAIT,
-        )
+        libc::recv(channel.as_raw_fd(), byte.as_mut_ptr().cast(), 1, libc::MSG_PEEK | libc::MSG_DONTWAIT)
     };
     peeked <= 0
 }

@@ -56,18 +56,14 @@ impl Layout {
     /// Reads where the hierarchies are mounted.
     pub fn discover() -> Result<Self, LayoutError> {
         let path = PathBuf::from("/proc/self/mountinfo");
-        let mounts =
-            fs::read_to_string(&path).map_err(|source| LayoutError::Read { path, source })?;
+        let mounts = fs::read_to_string(&path).map_err(|source| LayoutError::Read { path, source })?;
         Self::from_mountinfo(&mounts, |root| {
             fs::read_to_string(root.join("cgroup.controllers")).unwrap_or_default()
         })
     }
 
     /// `controllers` reads `cgroup.controllers` of the v2 tree at a mount point.
-    pub fn from_mountinfo(
-        mounts: &str,
-        controllers: impl Fn(&Path) -> String,
-    ) -> Result<Self, LayoutError> {
+    pub fn from_mountinfo(mounts: &str, controllers: impl Fn(&Path) -> String) -> Result<Self, LayoutError> {
         let (mut v2, mut v1) = (None, [None, None, None]);
         for line in mounts.lines() {
             let Some((head, tail)) = line.split_once(" - ") else { continue };
@@ -227,7 +223,9 @@ impl Tree {
                 let mut tries = 0;
                 loop {
                     match open::remove(dir.as_fd(), &leaf, libc::AT_REMOVEDIR) {
-                        Err(error) if error.raw_os_error() == Some(libc::EBUSY) && tries < REMOVE_TRIES_MAX => {
+                        Err(error)
+                            if error.raw_os_error() == Some(libc::EBUSY) && tries < REMOVE_TRIES_MAX =>
+                        {
                             tries += 1;
                             std::thread::sleep(REMOVE_PAUSE);
                         }

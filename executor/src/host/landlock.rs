@@ -59,13 +59,7 @@ pub fn restrict(abi: u32) -> io::Result<()> {
     let rule = PathBeneathAttr { allowed_access: FS_REFER, parent_fd: root.as_fd().as_raw_fd() };
     // SAFETY: `rule` is of the kind that is named and outlives the call.
     checked(unsafe {
-        libc::syscall(
-            libc::SYS_landlock_add_rule,
-            ruleset.as_raw_fd(),
-            RULE_PATH_BENEATH,
-            &raw const rule,
-            0,
-        )
+        libc::syscall(libc::SYS_landlock_add_rule, ruleset.as_raw_fd(), RULE_PATH_BENEATH, &raw const rule, 0)
     })?;
     // SAFETY: no memory involved.
     checked(unsafe { libc::syscall(libc::SYS_landlock_restrict_self, ruleset.as_raw_fd(), 0) })?;

@@ -63,9 +63,7 @@ impl Context {
     pub fn mount(self, attributes: u64) -> io::Result<OwnedFd> {
         self.config(CONFIG_CREATE, std::ptr::null(), std::ptr::null(), 0)?;
         // SAFETY: no memory involved.
-        fresh_fd(unsafe {
-            libc::syscall(libc::SYS_fsmount, self.0.as_raw_fd(), FSMOUNT_CLOEXEC, attributes)
-        })
+        fresh_fd(unsafe { libc::syscall(libc::SYS_fsmount, self.0.as_raw_fd(), FSMOUNT_CLOEXEC, attributes) })
     }
 
     fn config(
@@ -76,9 +74,7 @@ impl Context {
         aux: i32,
     ) -> io::Result<()> {
         // SAFETY: key and value are C strings of the caller, or null where the command takes none.
-        checked(unsafe {
-            libc::syscall(libc::SYS_fsconfig, self.0.as_raw_fd(), command, key, value, aux)
-        })?;
+        checked(unsafe { libc::syscall(libc::SYS_fsconfig, self.0.as_raw_fd(), command, key, value, aux) })?;
         Ok(())
     }
 }

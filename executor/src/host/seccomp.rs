@@ -171,25 +171,28 @@ pub fn program() -> Vec<libc::sock_filter> {
     }
     let allow = step(RET, RET_ALLOW, 0, 0);
     for (call, mask) in [(libc::SYS_clone, NEW_BY_CLONE), (libc::SYS_unshare, NEW_BY_UNSHARE)] {
-        judge(&mut out, call, &[
-            step(LOAD, at_argument(0), 0, 0),
-            step(JSET, mask, 0, 1),
-            errno(libc::EPERM),
-            allow,
-        ]);
+        judge(
+            &mut out,
+            call,
+            &[step(LOAD, at_argument(0), 0, 0), step(JSET, mask, 0, 1), errno(libc::EPERM), allow],
+        );
     }
     for call in [libc::SYS_socket, libc::SYS_socketpair] {
-        judge(&mut out, call, &[
-            step(LOAD, at_argument(0), 0, 0),
-            step(JEQ, AF_UNIX, 5, 0),
-            step(JEQ, AF_INET, 4, 0),
-            step(JEQ, AF_INET6, 3, 0),
-            step(JEQ, AF_NETLINK, 0, 3),
-            step(LOAD, at_argument(2), 0, 0),
-            step(JEQ, NETLINK_ROUTE, 0, 1),
-            allow,
-            errno(libc::EPERM),
-        ]);
+        judge(
+            &mut out,
+            call,
+            &[
+                step(LOAD, at_argument(0), 0, 0),
+                step(JEQ, AF_UNIX, 5, 0),
+                step(JEQ, AF_INET, 4, 0),
+                step(JEQ, AF_INET6, 3, 0),
+                step(JEQ, AF_NETLINK, 0, 3),
+                step(LOAD, at_argument(2), 0, 0),
+                step(JEQ, NETLINK_ROUTE, 0, 1),
+                allow,
+                errno(libc::EPERM),
+            ],
+        );
     }
     let mut ioctl = vec![step(LOAD, at_argument(1), 0, 0), step(AND, 0xffff, 0, 0)];
     for denied in DENIED_IOCTLS {
@@ -320,16 +323,8 @@ mod tests {
     #[test]
     fn ioctls_are_refused_by_type_and_number_in_the_low_half_only() {
         // With the direction and size bits that real callers send.
-        let denied: [u64; 8] = [
-            0xc0c0_586d,
-            0xc028_660f,
-            0x4008_6602,
-            0x4004_6602,
-            0x401c_5820,
-            0xc018_5879,
-            0x5412,
-            0x541c,
-        ];
+        let denied: [u64; 8] =
+            [0xc0c0_586d, 0xc028_660f, 0x4008_6602, 0x4004_6602, 0x401c_5820, 0xc018_5879, 0x5412, 0x541c];
         for command in denied {
             assert_eq!(native(libc::SYS_ioctl, [0, command | GARBAGE, 0, 0, 0, 0]), EPERM, "{command:#x}");
         }

@@ -132,8 +132,13 @@ impl Container {
         let hello = Hello { data_dir: data_dir.clone(), instance, landlock_abi };
         let client = Client::start(&hello, &lock).map_err(|source| Error::Broker { source })?;
         let disk_limit_max = disk_budget(&data_dir).map_err(at("measuring", &data_dir))?;
-        let shared =
-            Shared { client, tree, live: AtomicU32::new(0), disk_promised: Mutex::new(Bytes(0)), _lock: lock };
+        let shared = Shared {
+            client,
+            tree,
+            live: AtomicU32::new(0),
+            disk_promised: Mutex::new(Bytes(0)),
+            _lock: lock,
+        };
         Ok(Self {
             shared: Arc::new(shared),
             images: Arc::new(Images::new(data_dir)),
@@ -178,7 +183,9 @@ fn take_lock(data_dir: &std::path::Path) -> Result<OwnedFd, Error> {
 /// The largest disk there can be: what loop images may promise, or a tmpfs where none can be made.
 fn disk_budget(data_dir: &std::path::Path) -> io::Result<Bytes> {
     let loops = std::path::Path::new("/dev/loop-control").exists()
-        && ["/usr/sbin", "/sbin", "/usr/bin"].iter().any(|dir| std::path::Path::new(dir).join("mkfs.ext4").exists());
+        && ["/usr/sbin", "/sbin", "/usr/bin"]
+            .iter()
+            .any(|dir| std::path::Path::new(dir).join("mkfs.ext4").exists());
     if !loops {
         return Ok(TMPFS_DISK_MAX);
     }
@@ -404,7 +411,9 @@ impl ContainerSandbox {
         let root = Arc::clone(&self.alive().root);
         let (owned_path, workdir) = (path.to_owned(), self.workdir.clone());
         let running = tokio::task::spawn_blocking(move || operation(&root, &workdir, &owned_path));
-        running.await.map_err(|error| FileError::Io { path: path.to_owned(), source: io::Error::other(error) })?
+        running
+            .await
+            .map_err(|error| FileError::Io { path: path.to_owned(), source: io::Error::other(error) })?
     }
 
     async fn broker_destroy(shared: Arc<Shared>, id: String) -> Vec<String> {
@@ -459,11 +468,12 @@ impl Sandbox for ContainerSandbox {
         let request = spawn_request(&spawn, user).map_err(|source| setup("reading the request", source))?;
         let channel = &self.alive().channel;
         let ticket = channel.ticket();
-        let (answer, exited) =
-            channel.spawn(ticket, request, &spawn.stdout, &spawn.stderr).await.map_err(|error| match error {
+        let (answer, exited) = channel.spawn(ticket, request, &spawn.stdout, &spawn.stderr).await.map_err(
+            |error| match error {
                 ChannelError::Dead(reason) => SpawnError::Dead { reason },
                 ChannelError::Io(source) => setup("asking init", source),
-            })?;
+            },
+        )?;
         match answer {
             Answer::Started => {
                 let channel = Arc::clone(channel);

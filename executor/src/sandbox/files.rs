@@ -116,7 +116,8 @@ fn make_owned_dir(dir: BorrowedFd<'_>, name: &CStr, mode: u32, uid: u32, gid: u3
         Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
         _ => {}
     }
-    let made = open::beneath(dir, name, libc::O_RDONLY | libc::O_DIRECTORY | libc::O_NOFOLLOW, 0, open::CONFINED)?;
+    let made =
+        open::beneath(dir, name, libc::O_RDONLY | libc::O_DIRECTORY | libc::O_NOFOLLOW, 0, open::CONFINED)?;
     // Mode before owner: until then nobody inside can open it.
     set_mode(made.as_fd(), mode)?;
     open::change_owner(made.as_fd(), uid, gid)?;
@@ -193,9 +194,8 @@ pub fn write(
         .map_err(|error| parts.error(error))?;
     let written = fill(File::from(file), content, mode, owner).and_then(|()| {
         // SAFETY: both names are C strings.
-        let moved = unsafe {
-            libc::renameat(dir.as_raw_fd(), beside.as_ptr(), dir.as_raw_fd(), name.as_ptr())
-        };
+        let moved =
+            unsafe { libc::renameat(dir.as_raw_fd(), beside.as_ptr(), dir.as_raw_fd(), name.as_ptr()) };
         if moved < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
     });
     written.map_err(|error| {

@@ -59,7 +59,9 @@ impl Images {
             return Ok(known);
         }
         let image = Arc::new(match name.strip_prefix("dir:") {
-            None if name == "host" => self.host().map_err(|error| bad(format!("making its skeleton: {error}")))?,
+            None if name == "host" => {
+                self.host().map_err(|error| bad(format!("making its skeleton: {error}")))?
+            }
             None => return Err(bad("only `host` and `dir:/absolute/path` can be used here".into())),
             Some(path) => self.directory(Path::new(path)).map_err(bad)?,
         });
@@ -186,7 +188,9 @@ fn tree_hash(root: &Path) -> io::Result<String> {
 fn machine_hash() -> io::Result<String> {
     let mut hash = Sha256::new();
     hash.update(std::env::consts::ARCH);
-    for path in ["/etc/os-release", "/var/lib/dpkg/status", "/var/lib/rpm/rpmdb.sqlite", "/lib/apk/db/installed"] {
+    for path in
+        ["/etc/os-release", "/var/lib/dpkg/status", "/var/lib/rpm/rpmdb.sqlite", "/lib/apk/db/installed"]
+    {
         if let Ok(file) = fs::File::open(path) {
             hash.update(path);
             io::copy(&mut file.take(IDENTITY_FILE_MAX), &mut hash)?;

@@ -96,7 +96,11 @@ async fn a_broker_killed_without_warning_takes_its_sandboxes_along(lab: Lab) {
     let two = lab.sandbox().await;
     let (process, _pipes) = start(&*one, "rollout", "/", &["sleep", "1000"], &[]).await.unwrap();
     let broker = crate::life::broker_pid();
-    nix::sys::signal::kill(nix::unistd::Pid::from_raw(broker.cast_signed()), nix::sys::signal::Signal::SIGKILL).unwrap();
+    nix::sys::signal::kill(
+        nix::unistd::Pid::from_raw(broker.cast_signed()),
+        nix::sys::signal::Signal::SIGKILL,
+    )
+    .unwrap();
     assert!(!one.died().await.is_empty());
     assert!(!two.died().await.is_empty());
     assert!(process.wait().await.is_err(), "its status is not known: the sandbox died");

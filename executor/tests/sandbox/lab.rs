@@ -11,8 +11,8 @@ use std::time::Duration;
 use executor::census;
 use executor::sandbox::container::{Container, ContainerConfig};
 use executor::sandbox::{Backend, Exit, Process, Sandbox, SandboxSpec, Spawn, SpawnError};
-use rollout::quantity::{Limit, Resources};
 use rollout::Bytes;
+use rollout::quantity::{Limit, Resources};
 
 pub type Test = fn(Lab) -> Pin<Box<dyn Future<Output = ()>>>;
 
@@ -128,7 +128,8 @@ pub async fn start(
 
 /// Runs a shell script to its end.
 pub async fn shell_as(sandbox: &dyn Sandbox, user: &str, script: &str) -> Output {
-    let (process, pipes) = start(sandbox, user, "/workspace", &["/bin/sh", "-c", script], &[]).await.expect("started");
+    let (process, pipes) =
+        start(sandbox, user, "/workspace", &["/bin/sh", "-c", script], &[]).await.expect("started");
     let readers = pipes.map(|mut pipe| {
         tokio::task::spawn_blocking(move || {
             let mut bytes = Vec::new();
@@ -156,7 +157,8 @@ pub async fn said(sandbox: &dyn Sandbox, script: &str) -> String {
 pub async fn compiled(lab: &Lab, sandbox: &dyn Sandbox, name: &str, source: &str) {
     let (from, to) = (lab.dir.path().join(format!("{name}.c")), lab.dir.path().join(name));
     std::fs::write(&from, source).unwrap();
-    let status = std::process::Command::new("cc").args(["-O1", "-w", "-o"]).arg(&to).arg(&from).status().unwrap();
+    let status =
+        std::process::Command::new("cc").args(["-O1", "-w", "-o"]).arg(&to).arg(&from).status().unwrap();
     assert!(status.success());
     let file = std::fs::File::open(&to).unwrap();
     let content = executor::sandbox::FileSource::File(file);

@@ -58,17 +58,25 @@ async fn a_process_ends_as_the_kernel_says(lab: Lab) {
 
 async fn a_program_that_cannot_run_is_told_by_its_errno(lab: Lab) {
     let sandbox = lab.sandbox().await;
-    for (program, errno) in
-        [("/absent", libc::ENOENT), ("absent", libc::ENOENT), ("/etc/passwd", libc::EACCES), ("/etc", libc::EACCES)]
-    {
+    for (program, errno) in [
+        ("/absent", libc::ENOENT),
+        ("absent", libc::ENOENT),
+        ("/etc/passwd", libc::EACCES),
+        ("/etc", libc::EACCES),
+    ] {
         match start(&*sandbox, "rollout", "/", &[program], &[]).await {
-            Err(SpawnError::Exec { source, .. }) => assert_eq!(source.raw_os_error(), Some(errno), "{program}"),
+            Err(SpawnError::Exec { source, .. }) => {
+                assert_eq!(source.raw_os_error(), Some(errno), "{program}")
+            }
             other => panic!("{program}: {:?}", other.map(|_| ())),
         }
     }
-    for (user, cwd, program) in
-        [("rollout", "/absent", "true"), ("rollout", "/root", "true"), ("absent", "/", "true"), ("rollout", "/", "")]
-    {
+    for (user, cwd, program) in [
+        ("rollout", "/absent", "true"),
+        ("rollout", "/root", "true"),
+        ("absent", "/", "true"),
+        ("rollout", "/", ""),
+    ] {
         let refused = start(&*sandbox, user, cwd, &[program], &[]).await;
         assert!(matches!(refused, Err(SpawnError::Setup { .. })), "{user} {cwd} {program}");
     }
@@ -83,14 +91,20 @@ async fn a_program_that_cannot_run_is_told_by_its_errno(lab: Lab) {
 
 async fn a_process_has_the_user_directory_and_environment_it_was_given(lab: Lab) {
     let sandbox = lab.sandbox().await;
-    assert_eq!(said(&*sandbox, "id -u; id -g; id -G; pwd; umask; ulimit -c").await, "1000\n1000\n1000\n/workspace\n0022\n0");
+    assert_eq!(
+        said(&*sandbox, "id -u; id -g; id -G; pwd; umask; ulimit -c").await,
+        "1000\n1000\n1000\n/workspace\n0022\n0"
+    );
     assert_eq!(shell_as(&*sandbox, "root", "id -u; touch /etc/x && echo ok").await.stdout, "0\nok\n");
     assert_eq!(shell_as(&*sandbox, "4321", "id -u").await.stdout, "4321\n");
     let (process, [mut out, _err]) =
         start(&*sandbox, "rollout", "/", &["/usr/bin/env"], &[("A", "1 2"), ("B", "=x\n")]).await.unwrap();
     process.wait().await.unwrap();
     assert_eq!(std::io::read_to_string(&mut out).unwrap(), "A=1 2\nB==x\n\n");
-    assert_eq!(said(&*sandbox, "touch /workspace/mine && stat -c %U /workspace /workspace/mine").await, "rollout\nrollout");
+    assert_eq!(
+        said(&*sandbox, "touch /workspace/mine && stat -c %U /workspace /workspace/mine").await,
+        "rollout\nrollout"
+    );
     assert_eq!(said(&*sandbox, "hostname").await, "s0");
     sandbox.destroy().await.unwrap();
 }
@@ -113,7 +127,11 @@ async fn a_spawn_larger_than_a_datagram_arrives_whole(lab: Lab) {
 async fn kill_all_ends_daemons_and_leaves_a_working_sandbox(lab: Lab) {
     let sandbox = lab.sandbox().await;
     for _ in 0..5 {
-        said(&*sandbox, "for i in 1 2 3; do (setsid sh -c 'trap \"\" TERM HUP; sleep 1000' >/dev/null 2>&1 &) ; done").await;
+        said(
+            &*sandbox,
+            "for i in 1 2 3; do (setsid sh -c 'trap \"\" TERM HUP; sleep 1000' >/dev/null 2>&1 &) ; done",
+        )
+        .await;
         assert_ne!(said(&*sandbox, "ps -e | grep -c sleep").await, "0");
         let (running, _pipes) = start(&*sandbox, "root", "/", &["sleep", "1000"], &[]).await.unwrap();
         sandbox.kill_all().await.unwrap();

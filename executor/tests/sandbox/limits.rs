@@ -52,21 +52,27 @@ async fn a_memory_bomb_is_killed_inside_and_counted(lab: Lab) {
 }
 
 async fn fill(sandbox: &dyn executor::sandbox::Sandbox) {
-    let output = shell(sandbox, "head -c 2G /dev/zero > /workspace/f; LC_ALL=C ls -s --block-size=1 /workspace/f").await;
+    let output =
+        shell(sandbox, "head -c 2G /dev/zero > /workspace/f; LC_ALL=C ls -s --block-size=1 /workspace/f")
+            .await;
     assert!(output.stderr.contains("No space left"), "{output:?}");
     let stats = sandbox.stats();
     assert_eq!(stats.oom_kills, Some(0));
     assert!(stats.disk_used.unwrap().0 * 10 > stats.disk_size.unwrap().0 * 9, "{stats:?}");
-    let refused = sandbox.write_file("/workspace/g", executor::sandbox::FileSource::Bytes(vec![0; 1 << 20]), 0o644, "rollout").await;
+    let refused = sandbox
+        .write_file("/workspace/g", executor::sandbox::FileSource::Bytes(vec![0; 1 << 20]), 0o644, "rollout")
+        .await;
     assert!(matches!(refused, Err(executor::sandbox::FileError::Full { .. })), "{refused:?}");
-    said(sandbox, "rm /workspace/f; truncate -s 1T /workspace/sparse 2>/dev/null; echo ok > /workspace/f").await;
+    said(sandbox, "rm /workspace/f; truncate -s 1T /workspace/sparse 2>/dev/null; echo ok > /workspace/f")
+        .await;
 }
 
 async fn a_full_disk_is_no_space_and_no_oom_on_tmpfs(lab: Lab) {
     let sandbox = lab.sandbox().await;
     assert_eq!(sandbox.stats().disk_size, Some(Bytes(16 << 20)));
     fill(&*sandbox).await;
-    let inodes = shell(&*sandbox, "i=0; while : > /workspace/i$i; do i=$((i+1)); done 2>/dev/null; echo $i").await;
+    let inodes =
+        shell(&*sandbox, "i=0; while : > /workspace/i$i; do i=$((i+1)); done 2>/dev/null; echo $i").await;
     let made: u64 = inodes.stdout.trim().parse().unwrap_or(0);
     assert!(made < (16 << 20) / 4096, "{inodes:?}");
     assert_eq!(sandbox.stats().oom_kills, Some(0));

@@ -70,10 +70,19 @@ async fn no_file_of_the_host_is_ever_read_while_a_path_is_being_swapped(lab: Lab
 
 async fn a_directory_can_be_reset_over_what_an_agent_left(lab: Lab) {
     let sandbox = lab.sandbox().await;
-    for left in ["ln -s /etc /logs/verifier", "mkfifo /logs/verifier", "mkdir -p /logs/verifier/a/b; touch /logs/verifier/a/c; chmod 0 /logs/verifier", "true"] {
+    for left in [
+        "ln -s /etc /logs/verifier",
+        "mkfifo /logs/verifier",
+        "mkdir -p /logs/verifier/a/b; touch /logs/verifier/a/c; chmod 0 /logs/verifier",
+        "true",
+    ] {
         said(&*sandbox, left).await;
         sandbox.reset_dir("/logs/verifier", 0o755, "root").await.unwrap();
-        assert_eq!(said(&*sandbox, "ls -A /logs/verifier | wc -l; stat -c %U /logs/verifier").await, "0\nroot", "{left}");
+        assert_eq!(
+            said(&*sandbox, "ls -A /logs/verifier | wc -l; stat -c %U /logs/verifier").await,
+            "0\nroot",
+            "{left}"
+        );
         said(&*sandbox, "rmdir /logs/verifier").await;
     }
     // A directory of the image, below the writable layer.
@@ -92,7 +101,9 @@ fn small_root(lab: &Lab, name: &str) -> std::path::PathBuf {
         let from = format!("/usr/bin/{program}");
         std::fs::copy(std::fs::canonicalize(&from).unwrap(), root.join("bin").join(program)).unwrap();
         let libraries = std::process::Command::new("ldd").arg(&from).output().unwrap();
-        for word in String::from_utf8_lossy(&libraries.stdout).split_whitespace().filter(|w| w.starts_with("/lib")) {
+        for word in
+            String::from_utf8_lossy(&libraries.stdout).split_whitespace().filter(|w| w.starts_with("/lib"))
+        {
             let to = root.join(word.trim_start_matches('/'));
             std::fs::create_dir_all(to.parent().unwrap()).unwrap();
             std::fs::copy(word, to).unwrap();
@@ -110,14 +121,19 @@ async fn a_directory_of_the_host_serves_as_a_root_and_is_never_changed(lab: Lab)
     spec.workdir = "/made/for/me".into();
     let sandbox = lab.backend.create(spec).await.unwrap();
     assert!(sandbox.image_digest().starts_with("dir:"));
-    let output = shell_in(&*sandbox, "id -u; id -g; stat -c %u . /bin/cat; touch /bin/new /made/for/me/x; ls /made/for/me").await;
+    let output = shell_in(
+        &*sandbox,
+        "id -u; id -g; stat -c %u . /bin/cat; touch /bin/new /made/for/me/x; ls /made/for/me",
+    )
+    .await;
     assert_eq!(output, "77\n78\n77\n0\nx\n");
     sandbox.destroy().await.unwrap();
     assert!(!root.join("bin/new").exists() && !root.join("made").exists() && !root.join("proc").exists());
 }
 
 async fn shell_in(sandbox: &dyn Sandbox, script: &str) -> String {
-    let (process, [out, _err]) = start(sandbox, "build", "/made/for/me", &["/bin/sh", "-c", script], &[]).await.unwrap();
+    let (process, [out, _err]) =
+        start(sandbox, "build", "/made/for/me", &["/bin/sh", "-c", script], &[]).await.unwrap();
     process.wait().await.unwrap();
     std::io::read_to_string(out).unwrap()
 }

@@ -18,15 +18,36 @@ crate::tests![
 async fn proc_tells_nothing_of_the_host_and_takes_nothing(lab: Lab) {
     let sandbox = lab.sandbox().await;
     for user in ["rollout", "root"] {
-        for path in ["kcore", "kallsyms", "keys", "kmsg", "kpagecgroup", "kpagecount", "modules", "slabinfo",
-            "interrupts", "timer_list", "sysrq-trigger", "sys/kernel/core_pattern", "1/environ", "1/mem", "1/maps"]
-        {
+        for path in [
+            "kcore",
+            "kallsyms",
+            "keys",
+            "kmsg",
+            "kpagecgroup",
+            "kpagecount",
+            "modules",
+            "slabinfo",
+            "interrupts",
+            "timer_list",
+            "sysrq-trigger",
+            "sys/kernel/core_pattern",
+            "1/environ",
+            "1/mem",
+            "1/maps",
+        ] {
             let read = shell_as(&*sandbox, user, &format!("head -c 64 /proc/{path} | wc -c")).await;
             assert_eq!(read.stdout, "0\n", "{user} reads /proc/{path}");
         }
-        for path in ["sysrq-trigger", "sys/kernel/core_pattern", "sys/kernel/hostname", "sys/kernel/shmmax",
-            "sys/vm/drop_caches", "sys/net/ipv4/ip_forward", "sys/user/max_user_namespaces", "1/oom_score_adj"]
-        {
+        for path in [
+            "sysrq-trigger",
+            "sys/kernel/core_pattern",
+            "sys/kernel/hostname",
+            "sys/kernel/shmmax",
+            "sys/vm/drop_caches",
+            "sys/net/ipv4/ip_forward",
+            "sys/user/max_user_namespaces",
+            "1/oom_score_adj",
+        ] {
             let written = shell_as(&*sandbox, user, &format!("echo b > /proc/{path}")).await;
             assert_ne!(written.exit, Exit::Code(0), "{user} writes /proc/{path}: {written:?}");
         }
@@ -34,10 +55,18 @@ async fn proc_tells_nothing_of_the_host_and_takes_nothing(lab: Lab) {
     assert_eq!(said(&*sandbox, "cat /proc/self/cgroup | grep -c rollyard; true").await, "0");
     assert_eq!(said(&*sandbox, "ls /sys | wc -l").await, "0");
     // A process may read its own pagemap, 256 GiB of it: that ends too, at its own cost.
-    let searched = shell(&*sandbox, "timeout 120 grep -r --exclude=pagemap nothing-has-this-text /proc /sys >/dev/null 2>&1; echo $?").await;
+    let searched = shell(
+        &*sandbox,
+        "timeout 120 grep -r --exclude=pagemap nothing-has-this-text /proc /sys >/dev/null 2>&1; echo $?",
+    )
+    .await;
     assert_ne!(searched.stdout, "124\n", "grep -r over /proc ends");
     // Ordinary programs still find what they need.
-    said(&*sandbox, "grep -q MemTotal /proc/meminfo && grep -q processor /proc/cpuinfo && cat /proc/uptime /proc/loadavg").await;
+    said(
+        &*sandbox,
+        "grep -q MemTotal /proc/meminfo && grep -q processor /proc/cpuinfo && cat /proc/uptime /proc/loadavg",
+    )
+    .await;
     sandbox.destroy().await.unwrap();
 }
 
@@ -136,7 +165,8 @@ async fn calls_that_reach_the_host_kernel_are_refused(lab: Lab) {
     let sandbox = lab.sandbox().await;
     // A foreign architecture is killed, not refused.
     if cfg!(target_arch = "x86_64") {
-        let foreign = r#"int main(void) { long r; __asm__ volatile("int $0x80" : "=a"(r) : "a"(20)); return 0; }"#;
+        let foreign =
+            r#"int main(void) { long r; __asm__ volatile("int $0x80" : "=a"(r) : "a"(20)); return 0; }"#;
         compiled(&lab, &*sandbox, "foreign", foreign).await;
         assert_eq!(shell(&*sandbox, "/workspace/foreign; echo $?").await.stdout, "159\n", "128 + SIGSYS");
     }
@@ -157,7 +187,8 @@ async fn a_process_sees_three_descriptors(lab: Lab) {
 async fn root_of_the_sandbox_has_no_capability_and_cannot_touch_init(lab: Lab) {
     let sandbox = lab.sandbox().await;
     for user in ["rollout", "root"] {
-        let status = shell_as(&*sandbox, user, "grep -E '^(Cap|NoNewPrivs|Seccomp:)' /proc/self/status").await;
+        let status =
+            shell_as(&*sandbox, user, "grep -E '^(Cap|NoNewPrivs|Seccomp:)' /proc/self/status").await;
         for line in status.stdout.lines() {
             let (name, value) = line.split_once(':').unwrap();
             let expected = match name {
@@ -168,7 +199,12 @@ async fn root_of_the_sandbox_has_no_capability_and_cannot_touch_init(lab: Lab) {
             assert_eq!(u64::from_str_radix(value.trim(), 16).unwrap(), expected, "{user}: {line}");
         }
     }
-    let touched = shell_as(&*sandbox, "root", "kill -9 1; ls /proc/1/fd; readlink /proc/1/exe; cat /proc/1/cmdline; true").await;
+    let touched = shell_as(
+        &*sandbox,
+        "root",
+        "kill -9 1; ls /proc/1/fd; readlink /proc/1/exe; cat /proc/1/cmdline; true",
+    )
+    .await;
     assert_eq!(touched.stdout, "", "{touched:?}");
     said(&*sandbox, "true").await;
     sandbox.destroy().await.unwrap();
@@ -179,14 +215,19 @@ async fn nothing_of_the_host_is_mounted_and_usr_is_read_only(lab: Lab) {
     let points = said(&*sandbox, "cut -d' ' -f2 /proc/self/mounts | grep -v ^/proc/ | sort").await;
     // The first /proc is what masks are copied from: the real one lies over it.
     assert_eq!(points, "/\n/dev\n/dev/pts\n/dev/shm\n/proc\n/proc\n/usr");
-    assert_eq!(said(&*sandbox, "ls /").await.split_whitespace().filter(|e| *e == "old_root" || *e == "boot").count(), 0);
+    assert_eq!(
+        said(&*sandbox, "ls /").await.split_whitespace().filter(|e| *e == "old_root" || *e == "boot").count(),
+        0
+    );
     for user in ["rollout", "root"] {
         for path in ["/usr/bin/env", "/bin/bash", "/usr/x"] {
             let written = shell_as(&*sandbox, user, &format!("echo x > {path}")).await;
             assert_ne!(written.exit, Exit::Code(0), "{user} {path}");
         }
     }
-    let own = shell_as(&*sandbox, "root", "echo x > /etc/passwd && rm /etc/hosts && mkdir /newdir && echo ok").await;
+    let own =
+        shell_as(&*sandbox, "root", "echo x > /etc/passwd && rm /etc/hosts && mkdir /newdir && echo ok")
+            .await;
     assert_eq!(own.stdout, "ok\n", "the rest of the root is the sandbox's own");
     assert_eq!(said(&*sandbox, "stat -c %u /usr/bin/env /etc").await, "0\n0", "shifted owners");
     assert_eq!(said(&*sandbox, "touch /tmp/a /var/tmp/a /dev/shm/a /workspace/a && echo ok").await, "ok");
@@ -216,8 +257,15 @@ async fn the_network_is_a_loopback_and_no_abstract_socket_is_shared(lab: Lab) {
 
 async fn no_device_can_be_made_and_dev_cannot_be_changed(lab: Lab) {
     let sandbox = lab.sandbox().await;
-    assert_eq!(said(&*sandbox, "ls /dev | tr '\\n' ' '").await, "fd full null ptmx pts random shm stderr stdin stdout tty urandom zero");
-    assert_eq!(said(&*sandbox, "echo x > /dev/null; head -c 4 /dev/zero | wc -c; head -c 4 /dev/urandom | wc -c").await, "4\n4");
+    assert_eq!(
+        said(&*sandbox, "ls /dev | tr '\\n' ' '").await,
+        "fd full null ptmx pts random shm stderr stdin stdout tty urandom zero"
+    );
+    assert_eq!(
+        said(&*sandbox, "echo x > /dev/null; head -c 4 /dev/zero | wc -c; head -c 4 /dev/urandom | wc -c")
+            .await,
+        "4\n4"
+    );
     let changed = shell_as(&*sandbox, "root", "rm /dev/null; chmod 0 /dev/null; mknod /dev/x c 1 1; touch /dev/y; ls /dev | wc -l; echo x > /dev/null && echo ok").await;
     assert_eq!(changed.stdout, "13\nok\n");
     let terminal = said(&*sandbox, "script -qec 'tty; echo hi' /dev/null < /dev/null | tr -d '\\r'").await;
