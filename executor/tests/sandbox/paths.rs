@@ -51,7 +51,8 @@ async fn no_file_of_the_host_is_ever_read_while_a_path_is_being_swapped(lab: Lab
     let swap = "cd /workspace; echo own > own; while :; do ln -sfn /etc/shadow p; rm -f p; mkfifo p; rm -f p; mkdir p; rmdir p; cp own p; rm -f p; done";
     let (_swapper, _pipes) = start(&*sandbox, "rollout", "/", &["sh", "-c", swap], &[]).await.unwrap();
     let mut seen = [0u32; 3];
-    for _ in 0..3000 {
+    // Until each answer was seen; the hang guard of every test bounds it.
+    while seen.iter().sum::<u32>() < 3000 || seen.contains(&0) {
         match sandbox.open_file("p").await {
             Ok(None) => seen[0] += 1,
             Ok(Some((mut file, _))) => {
@@ -64,7 +65,6 @@ async fn no_file_of_the_host_is_ever_read_while_a_path_is_being_swapped(lab: Lab
             Err(other) => panic!("{other}"),
         }
     }
-    assert!(seen.iter().all(|count| *count > 0), "each answer was seen: {seen:?}");
     sandbox.destroy().await.unwrap();
 }
 
