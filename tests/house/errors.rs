@@ -23,8 +23,7 @@ fn every_code_has_a_paragraph_and_every_paragraph_a_code() {
     let spec = rollout::spec::DiagnosticCode::ALL.iter().map(|c| c.as_str());
     let api = scheduler::ApiCode::ALL.iter().map(|c| c.as_str());
     let start = scheduler::Error::CODES;
-    let emitted: BTreeSet<String> =
-        failures.chain(spec).chain(api).chain(start).map(str::to_owned).collect();
+    let emitted: BTreeSet<String> = failures.chain(spec).chain(api).chain(start).map(str::to_owned).collect();
     let documented = documented();
     let missing: Vec<_> = emitted.difference(&documented).collect();
     let extra: Vec<_> = documented.difference(&emitted).collect();
