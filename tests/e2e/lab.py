@@ -115,7 +115,7 @@ def census(data: pathlib.Path) -> dict[str, list[str]]:
     for process in pathlib.Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
             command = (process / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
-            if str(data) in command or "sandbox-init" in command or "__broker" in command:
+            if str(data) in command or "sandbox-init" in command or "rollyard-broker" in command:
                 found["processes"].append(f"{process.name} {command[:100]}")
     with contextlib.suppress(OSError):
         found["mounts"] = [m for m in pathlib.Path("/proc/self/mounts").read_text().splitlines() if str(data) in m]
