@@ -119,7 +119,9 @@ fn build(broker: &Broker, create: &Create, record: &mut Record) -> Result<(Creat
     done(Step::IdMaps)?;
 
     let userns = proc_file(broker.proc.as_fd(), pid, "ns/user", libc::O_RDONLY).map_err(at(Step::Layers))?;
-    let lower = broker.layer(&create.lower).map_err(at(Step::Layers))?;
+    // By path each time, in this process's view: a tree that was replaced is the new one at once.
+    let lower = CString::new(create.lower.as_os_str().as_encoded_bytes()).unwrap_or_default();
+    let lower = open::directory(&lower).map_err(at(Step::Layers))?;
     let lower = mapped(lower.as_fd(), userns.as_fd(), 0).map_err(at(Step::Layers))?;
     let usr = if create.host_usr {
         let attributes = mounts::READ_ONLY | mounts::NO_SUID | mounts::NO_DEV;
