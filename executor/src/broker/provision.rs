@@ -403,7 +403,10 @@ fn until_ready(report: BorrowedFd<'_>, channel: BorrowedFd<'_>) -> Result<(), Fa
 /// What the child said before it ended, if it said anything.
 fn reported(report: BorrowedFd<'_>) -> Option<Failed> {
     let mut bytes = [0; 8];
-    let received = packet::receive_into(report, &mut bytes, libc::MSG_DONTWAIT).ok()?;
+    // A child that ended before it read our last word leaves a reset ahead of its own: once.
+    let received = packet::receive_into(report, &mut bytes, libc::MSG_DONTWAIT)
+        .or_else(|_reset| packet::receive_into(report, &mut bytes, libc::MSG_DONTWAIT))
+        .ok()?;
     let (step, errno) = child::failure(&bytes[..received.len])?;
     Some((step, Cause::Io(io::Error::from_raw_os_error(errno))))
 }
