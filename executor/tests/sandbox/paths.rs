@@ -127,6 +127,18 @@ async fn a_directory_of_the_host_serves_as_a_root_and_is_never_changed(lab: Lab)
     )
     .await;
     assert_eq!(output, "77\n78\n77\n0\nx\n");
+    // A tree that was replaced is the new one for the next sandbox.
+    let digest = sandbox.image_digest().to_owned();
+    sandbox.destroy().await.unwrap();
+    std::fs::rename(&root, lab.dir.path().join("old")).unwrap();
+    let root = small_root(&lab, "root");
+    std::fs::write(root.join("etc/passwd"), "build:x:88:78::/:/bin/sh\n").unwrap();
+    let mut spec = lab.spec();
+    (spec.image, spec.user) = (format!("dir:{}", root.display()), "build".into());
+    spec.workdir = "/made/for/me".into();
+    let sandbox = lab.backend.create(spec).await.unwrap();
+    assert_eq!(shell_in(&*sandbox, "id -u; cat /etc/passwd").await, "88\nbuild:x:88:78::/:/bin/sh\n");
+    assert_ne!(sandbox.image_digest(), digest);
     sandbox.destroy().await.unwrap();
     assert!(!root.join("bin/new").exists() && !root.join("made").exists() && !root.join("proc").exists());
 }
