@@ -13,7 +13,7 @@ use std::time::Duration;
 use serde::Serialize;
 use sha2::{Digest, Sha256};
 
-use crate::host::cgroup::{Layout, Tree};
+use crate::host::cgroup::{Layout, PARENT, Tree};
 use crate::host::loop_disk;
 
 /// How often a sweep looks whether what it killed is gone, in pauses of [`GONE_PAUSE`].
@@ -132,4 +132,23 @@ pub fn remove_leaf(tree: &Tree, leaf: &str) -> Vec<String> {
     }
     left.extend(tree.remove(leaf));
     left
+}
+
+/// Removes the executor's empty cgroup parents, for a data directory that is given up. The broker
+/// does it at its end; this is for one that was killed.
+pub fn remove_parents(data_dir: &Path) -> Result<(), Error> {
+    let layout = Layout::discover()?;
+    for parent in layout.parents(&instance(data_dir)) {
+        match fs::remove_dir(&parent) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                return Err(Error::Read { action: "removing a cgroup parent", source: error });
+            }
+            _ => {}
+        }
+        // The shared one stays while another executor has an instance in it.
+        if let Some(shared) = parent.parent().filter(|shared| shared.ends_with(PARENT)) {
+            let _ = fs::remove_dir(shared);
+        }
+    }
+    Ok(())
 }
