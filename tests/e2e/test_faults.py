@@ -35,7 +35,7 @@ def test_a_step_larger_than_any_node_is_said_with_both_sizes(yard):
         )
         assert big != HELLO
         submitted = yard.json("submit", yard.spec(big), "--table", yard.table)
-        job = submitted["id"]
+        job = submitted["job"]["id"]
 
         def said():
             text = yard.call("explain", job).stdout
@@ -52,7 +52,7 @@ def test_a_second_scheduler_on_the_same_data_is_refused(yard):
     process = yard.start("dev")
     try:
         lab.wait_until(lambda: (yard.data / "yard.sock").exists(), "the yard listens")
-        refused(yard.call("scheduler", ok=False), "data_dir_locked", str(process.pid))
+        refused(yard.call("scheduler", ok=False), "data_dir_locked")
         yard.call("submit", yard.spec(HELLO), "--table", yard.table, "--wait")
     finally:
         lab.end(process)
@@ -107,7 +107,8 @@ wait
         assert row["reward"] == 1.0 or row["failure_domain"] in {"storage", "node", "sandbox"}, row
 
 
-SLOW = HELLO.replace("group: {size: 4}", "group: {size: 24}\nadmission: {max_running: 3}").replace(
+ROWS = ", ".join(['{n: "6", want: "42"}'] * 6)
+SLOW = HELLO.replace('{n: "6", want: "42"}', ROWS).replace("size: 4}", "size: 4}\nadmission: {max_running: 4}").replace(
     'run: "echo', 'run: "sleep 0.5; echo'
 ).replace("timeout: 30s", "timeout: 30s, retry: {limit: 10, backoff: 500ms, max_backoff: 1s}")
 

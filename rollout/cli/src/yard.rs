@@ -85,11 +85,15 @@ impl Yard {
         if UnixStream::connect(data_dir.join(SOCKET)).await.is_ok() {
             return Err(Error::Served { data_dir: data_dir.to_owned() });
         }
-        let mut listeners = Vec::new();
+        let (mut listeners, mut bound) = (Vec::new(), std::collections::BTreeSet::new());
         let own = socket_url(data_dir)?.to_string();
         for address in std::iter::once(&own).chain(listen) {
             let address = address.strip_prefix("http://").unwrap_or(address).trim_end_matches('/');
-            listeners.push(Listener::bind(address).await.map_err(of_scheduler)?);
+            // The data directory's own socket may be named too; port 0 is a new port each time.
+            let path = address.strip_prefix("unix:").unwrap_or(address);
+            if bound.insert(path.to_owned()) || path.ends_with(":0") {
+                listeners.push(Listener::bind(address).await.map_err(of_scheduler)?);
+            }
         }
         let config = scheduler::Config::new(data_dir, local_name());
         let stop = CancellationToken::new();

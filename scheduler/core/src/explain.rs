@@ -10,7 +10,7 @@ use crate::cluster::Cluster;
 use crate::config::Now;
 use crate::job::{At, Group, Job, Slot};
 use crate::node::{Node, Phase, within};
-use crate::placement::never_fits;
+use crate::placement::{memory_asked, never_fits};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Target {
@@ -211,15 +211,11 @@ fn no_room(step: &str, node: &Node, resources: &Resources, nodes: usize) -> Fact
     let (resource, text) = if charge.cpu > free.cpu {
         ("cpu", format!("cpu {}, node {} has {} free of {}", charge.cpu, node.id, free.cpu, total.cpu))
     } else if charge.memory > free.memory {
-        (
-            "memory",
-            format!(
-                "memory {}, node {} has {} free of {}",
-                charge.memory, node.id, free.memory, total.memory
-            ),
-        )
+        let (free, total) = (free.memory.about(), total.memory.about());
+        ("memory", format!("{}, node {} has {free} free of {total}", memory_asked(resources), node.id))
     } else if charge.disk > free.disk {
-        ("disk", format!("disk {}, node {} has {} free of {}", charge.disk, node.id, free.disk, total.disk))
+        let (free, total) = (free.disk.about(), total.disk.about());
+        ("disk", format!("disk {}, node {} has {free} free of {total}", charge.disk.about(), node.id))
     } else {
         debug_assert!(within(charge, free));
         (
