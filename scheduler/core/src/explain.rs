@@ -113,7 +113,11 @@ impl Cluster {
         let first =
             ready.or_else(|| self.backoff.iter().find(|(_, at)| at.group.job == job.id).map(|(_, at)| *at));
         if let Some((at, group)) = first.and_then(|at| Some((at, job.groups.get(&at.group.index)?))) {
-            facts.push(self.explain_step(now, job, group, at));
+            let step = self.explain_step(now, job, group, at);
+            // What holds the whole job was said above.
+            if facts.iter().all(|f| f.code != step.code) {
+                facts.push(step);
+            }
         }
         facts
     }
