@@ -26,10 +26,10 @@ struct Yard {
 
 /// The output of a script: each line of it, then what followed, indented.
 pub fn play(text: &str) -> String {
-    let (spec, rest) = text.split_once("\nend\n").expect("a script has a spec between `spec` and `end`");
-    let spec = spec.split_once("spec\n").expect("`spec` opens the spec").1;
-    let checked = rollout::spec::check(spec, "scenario.yaml");
-    let plan = Arc::new(checked.plan.clone().unwrap_or_else(|| panic!("{}", checked.render(spec))));
+    let (document, rest) = text.split_once("\nend\n").expect("a script has a spec between `spec` and `end`");
+    let document = document.split_once("spec\n").expect("`spec` opens the spec").1;
+    let checked = spec::check(document, "scenario.yaml");
+    let plan = Arc::new(checked.plan.clone().unwrap_or_else(|| panic!("{}", checked.render(document))));
     let now = Now { boot: BootTime(1_000_000), wall: Timestamp(0) };
     let mut yard = Yard {
         cluster: Cluster::new(Config::default()),
