@@ -79,10 +79,8 @@ pub fn take(data_dir: &Path) -> Result<Census, Error> {
             census.cgroups.push(name);
         }
     }
-    for list in [&mut census.processes] {
-        list.sort_unstable();
-        list.dedup();
-    }
+    census.processes.sort_unstable();
+    census.processes.dedup();
     census.cgroups.sort();
     census.cgroups.dedup();
     let disks = disks_dir(data_dir);

@@ -3,6 +3,8 @@
 //! The binary has a main of its own because it must be able to become the broker, as the program
 //! does. Not root: every test is listed as skipped, with the reason.
 
+#![expect(clippy::print_stdout, clippy::print_stderr, reason = "a test binary talks to its runner")]
+
 #[path = "sandbox/faults.rs"]
 mod faults;
 #[path = "sandbox/lab.rs"]

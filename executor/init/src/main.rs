@@ -110,12 +110,14 @@ impl Init {
             }
             Request::Signal { ticket, process, signal } => {
                 let pid = self.tickets.iter().find(|(_, known)| **known == process).map(|(pid, _)| *pid);
-                // SAFETY: kill touches no memory; the pid is of our unreaped child, so it names
-                // that child's own group.
                 let errno = match pid {
-                    Some(pid) if unsafe { libc::kill(-pid, signal) } == 0 => 0,
-                    Some(_) => errno(),
                     None => libc::ESRCH,
+                    // SAFETY: kill touches no memory; the pid is of our unreaped child, so it
+                    // names that child's own group.
+                    Some(pid) => match unsafe { libc::kill(-pid, signal) } {
+                        0 => 0,
+                        _ => errno(),
+                    },
                 };
                 self.send(Event::Signalled { ticket, errno })
             }

@@ -119,7 +119,9 @@ fn build(broker: &Broker, create: &Create, record: &mut Record) -> Result<(Creat
     done(Step::IdMaps)?;
 
     let userns = proc_file(broker.proc.as_fd(), pid, "ns/user", libc::O_RDONLY).map_err(at(Step::Layers))?;
-    let lower = broker.layer(&create.lower).map_err(at(Step::Layers))?;
+    // By path each time, in this process's view: a tree that was replaced is the new one at once.
+    let lower = CString::new(create.lower.as_os_str().as_encoded_bytes()).unwrap_or_default();
+    let lower = open::directory(&lower).map_err(at(Step::Layers))?;
     let lower = mapped(lower.as_fd(), userns.as_fd(), 0).map_err(at(Step::Layers))?;
     let usr = if create.host_usr {
         let attributes = mounts::READ_ONLY | mounts::NO_SUID | mounts::NO_DEV;
@@ -401,7 +403,10 @@ fn until_ready(report: BorrowedFd<'_>, channel: BorrowedFd<'_>) -> Result<(), Fa
 /// What the child said before it ended, if it said anything.
 fn reported(report: BorrowedFd<'_>) -> Option<Failed> {
     let mut bytes = [0; 8];
-    let received = packet::receive_into(report, &mut bytes, libc::MSG_DONTWAIT).ok()?;
+    // A child that ended before it read our last word leaves a reset ahead of its own: once.
+    let received = packet::receive_into(report, &mut bytes, libc::MSG_DONTWAIT)
+        .or_else(|_reset| packet::receive_into(report, &mut bytes, libc::MSG_DONTWAIT))
+        .ok()?;
     let (step, errno) = child::failure(&bytes[..received.len])?;
     Some((step, Cause::Io(io::Error::from_raw_os_error(errno))))
 }

@@ -20,8 +20,6 @@ use crate::host::{mounts, netns, open, seccomp};
 /// Sandboxes made at once. A second thread gains little where mounts and networks are made (the
 /// kernel serialises them), a third nothing.
 pub const CREATION_WIDTH: usize = 2;
-/// Opened image trees that are kept.
-const LAYERS_MAX: usize = 64;
 
 /// The static PID 1 of every sandbox.
 const INIT: &[u8] = include_bytes!(env!("SANDBOX_INIT"));
@@ -69,8 +67,6 @@ pub struct Broker {
     pub names: Mutex<BTreeSet<String>>,
     pub records: Mutex<BTreeMap<String, Record>>,
     pub ranges: Mutex<Ranges>,
-    /// Image trees by path, in this process's mount namespace.
-    pub layers: Mutex<BTreeMap<PathBuf, OwnedFd>>,
 }
 
 /// A lock that is taken even if a thread panicked with it: the maps stay usable, and cleaning up
@@ -148,7 +144,6 @@ impl Broker {
             data_dir: hello.data_dir,
             names: Mutex::default(),
             records: Mutex::default(),
-            layers: Mutex::default(),
             socket,
             tree,
             usr,
@@ -186,22 +181,6 @@ impl Broker {
                 return;
             }
         }
-    }
-
-    /// The tree of an image, opened here once. The oldest by name goes when there are too many.
-    pub fn layer(&self, path: &Path) -> io::Result<OwnedFd> {
-        let mut layers = lock(&self.layers);
-        if let Some(known) = layers.get(path) {
-            return known.try_clone();
-        }
-        let name = std::ffi::CString::new(path.as_os_str().as_encoded_bytes())
-            .map_err(|_| io::Error::from_raw_os_error(libc::EINVAL))?;
-        let opened = open::directory(&name)?;
-        if layers.len() >= LAYERS_MAX {
-            layers.pop_first();
-        }
-        layers.insert(path.to_owned(), opened.try_clone()?);
-        Ok(opened)
     }
 }
 
