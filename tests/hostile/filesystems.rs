@@ -8,7 +8,7 @@ use executor::sandbox::Backend;
 use executor::sandbox::container::{Container, ContainerConfig};
 
 use crate::images::small_root;
-use crate::lab::{Done, Held, LOOP_DISK, Lab, said, shell_as};
+use crate::lab::{Done, Held, LOOP_DISK, Lab, said, shell_as, until};
 use crate::skips::Skip;
 
 crate::cases![
@@ -119,7 +119,7 @@ async fn no_ioctl_reaches_a_file_of_an_image_on_xfs(lab: &Lab) -> Done {
     crate::lab::nothing_left("the second backend", &data_dir).await.unwrap();
     executor::census::remove_parents(&data_dir).unwrap();
     assert_eq!(std::fs::read_to_string(root.join("lower")).unwrap(), "of the image\n");
-    xfs.unmount_clean();
+    xfs.unmount_clean().await;
     Ok(())
 }
 
@@ -146,9 +146,18 @@ impl Xfs {
         Ok(Self { image, point })
     }
 
-    fn unmount_clean(self) {
+    async fn unmount_clean(self) {
         let unmounted = Command::new("umount").arg(&self.point).status().unwrap();
         assert!(unmounted.success(), "{unmounted}");
+        // The second broker's copy of the mount goes with the broker.
+        let image = self.image.display().to_string();
+        let in_use = || {
+            let devices = std::fs::read_dir("/sys/block").unwrap().flatten();
+            devices
+                .filter_map(|device| std::fs::read_to_string(device.path().join("loop/backing_file")).ok())
+                .any(|file| file.trim_end() == image)
+        };
+        until("the filesystem is not mounted any more", || !in_use()).await;
         let checked = Command::new("xfs_repair").arg("-n").arg(&self.image).output().unwrap();
         assert!(checked.status.success(), "{checked:?}");
     }

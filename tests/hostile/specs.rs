@@ -61,7 +61,7 @@ fn accepted(text: &str) {
 
 fn job(steps: &str) -> String {
     format!(
-        "apiVersion: rollyard/v1\nkind: RolloutJob\nname: hostile\ntasks: {{from: {{inline: [{{n: \"1\"}}]}}}}\ngroup: {{size: 1}}\nsteps:\n{steps}"
+        "apiVersion: rollyard/v1\nkind: RolloutJob\nname: hostile\ntasks: {{from: {{inline: [{{n: \"1\"}}]}}}}\ngroup: {{size: 1}}\ndefaults: {{image: host}}\nsteps:\n{steps}"
     )
 }
 
@@ -140,7 +140,7 @@ fn documents_that_grow_are_refused_by_their_limit() {
     refused(&"- ".repeat(400_000), DiagnosticCode::TooLarge);
     refused(&"x".repeat(2 << 20), DiagnosticCode::TooLarge);
     let base = job("  - {name: a, run: x}\n");
-    refused(&format!("{base}defaults: {{<<: {{timeout: 5m}}}}\n"), DiagnosticCode::MergeKey);
+    refused(&format!("{base}retry: {{<<: {{limit: 1}}}}\n"), DiagnosticCode::MergeKey);
     refused(&format!("{base}name: again\n"), DiagnosticCode::DuplicateKey);
     refused(
         &base.replace("name: hostile", "name: !!python/object:os.system hostile"),
@@ -198,7 +198,7 @@ fn quantities_are_what_they_say_or_refused() {
             // A plain number of bytes is one; so many processes, too.
             let plain = matches!((field, value), ("pids" | "memory" | "disk", "0")) && checked.plan.is_some();
             assert!(!plain, "{field}: {value} would be nothing at all");
-            let named = codes.iter().any(|(code, line)| expected.contains(code) && *line == 7);
+            let named = codes.iter().any(|(code, line)| expected.contains(code) && *line == 8);
             assert!(checked.plan.is_none() && named, "{field}: {value}: {codes:?}");
         }
     }
