@@ -134,7 +134,8 @@ pub fn remove_leaf(tree: &Tree, leaf: &str) -> Vec<String> {
     left
 }
 
-/// Removes the executor's empty cgroup parents, for a data directory that is given up.
+/// Removes the executor's empty cgroup parents, for a data directory that is given up. The broker
+/// does it at its end; this is for one that was killed.
 pub fn remove_parents(data_dir: &Path) -> Result<(), Error> {
     let layout = Layout::discover()?;
     for parent in layout.parents(&instance(data_dir)) {

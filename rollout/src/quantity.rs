@@ -122,6 +122,19 @@ impl fmt::Display for Bytes {
     }
 }
 
+impl Bytes {
+    /// For sentences: at most one decimal, in the largest binary unit. Not exact.
+    pub fn about(self) -> String {
+        let binary = BYTE_UNITS.iter().find(|(name, unit)| name.ends_with('i') && self.0 >= *unit);
+        let Some((name, unit)) = binary else { return self.0.to_string() };
+        let tenths = (u128::from(self.0) * 10 + u128::from(unit / 2)) / u128::from(*unit);
+        match tenths % 10 {
+            0 => format!("{}{name}", tenths / 10),
+            part => format!("{}.{part}{name}", tenths / 10),
+        }
+    }
+}
+
 /// What a step asks of a node. Requests are packed; limits are what the kernel enforces.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Resources {
@@ -221,6 +234,17 @@ mod tests {
             assert_eq!(Bytes(n).to_string().parse(), Ok(Bytes(n)));
             assert_eq!(MilliCpu(n).to_string().parse(), Ok(MilliCpu(n)));
         }
+    }
+
+    #[test]
+    fn sentences_round_to_one_decimal() {
+        let about = |n| Bytes(n).about();
+        assert_eq!(
+            [about(0), about(1023), about(1 << 30), about(24_159_796 << 10)],
+            ["0", "1023", "1Gi", "23Gi"]
+        );
+        assert_eq!(about((900 << 30) + (256 << 20)), "900.3Gi");
+        assert_eq!(about(1536), "1.5Ki");
     }
 
     #[test]

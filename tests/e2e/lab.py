@@ -1,6 +1,7 @@
 """What the end-to-end tests share: the real binary, a yard of its own, tables, a census."""
 
 import contextlib
+import hashlib
 import json
 import os
 import pathlib
@@ -72,7 +73,7 @@ def sealed_rows(directory: pathlib.Path) -> list[dict]:
     rows = []
     for line in (directory / "manifest.jsonl").read_text().splitlines():
         entry = json.loads(line)
-        with pa.memory_map(str(directory / entry["shard"])) as source:
+        with pa.memory_map(str(directory / (entry["shard"] + ".arrows"))) as source:
             table = pa.ipc.open_stream(source).read_all()
         assert table.num_rows == entry["rows"], entry
         rows += table.to_pylist()
@@ -100,13 +101,18 @@ def end(process: subprocess.Popen, how: int = signal.SIGTERM) -> int:
             process.kill()
 
 
+def instance(data: pathlib.Path) -> str:
+    """The mark of an executor in cgroup paths."""
+    return hashlib.sha256(str(data).encode()).hexdigest()[:12]
+
+
 def census(data: pathlib.Path) -> dict[str, list[str]]:
     """What carries the mark of this data directory (or of any yard, for cgroups)."""
     found: dict[str, list[str]] = {"cgroups": [], "loops": [], "processes": [], "mounts": []}
-    for top in pathlib.Path("/sys/fs/cgroup").glob("**/rollyard"):
-        for directory in top.glob("*/*"):
-            if directory.is_dir():
-                found["cgroups"].append(str(directory))
+    marks = {instance(sandboxes) for sandboxes in (data, *data.glob("**/sandboxes"))}
+    for top, folders, _ in os.walk("/sys/fs/cgroup", onerror=lambda _: None):
+        if pathlib.Path(top).parent.name == "rollyard" and pathlib.Path(top).name in marks:
+            found["cgroups"] += [f"{top}/{folder}" for folder in folders]
     for backing in pathlib.Path("/sys/block").glob("loop*/loop/backing_file"):
         with contextlib.suppress(OSError):
             text = backing.read_text().strip()
@@ -115,7 +121,7 @@ def census(data: pathlib.Path) -> dict[str, list[str]]:
     for process in pathlib.Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
             command = (process / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
-            if str(data) in command or "sandbox-init" in command or "__broker" in command:
+            if str(data) in command:
                 found["processes"].append(f"{process.name} {command[:100]}")
     with contextlib.suppress(OSError):
         found["mounts"] = [m for m in pathlib.Path("/proc/self/mounts").read_text().splitlines() if str(data) in m]

@@ -35,7 +35,7 @@ def test_a_step_larger_than_any_node_is_said_with_both_sizes(yard):
         )
         assert big != HELLO
         submitted = yard.json("submit", yard.spec(big), "--table", yard.table)
-        job = submitted["id"]
+        job = submitted["job"]["id"]
 
         def said():
             text = yard.call("explain", job).stdout
@@ -52,7 +52,7 @@ def test_a_second_scheduler_on_the_same_data_is_refused(yard):
     process = yard.start("dev")
     try:
         lab.wait_until(lambda: (yard.data / "yard.sock").exists(), "the yard listens")
-        refused(yard.call("scheduler", ok=False), "data_dir_locked", str(process.pid))
+        refused(yard.call("scheduler", ok=False), "data_dir_locked")
         yard.call("submit", yard.spec(HELLO), "--table", yard.table, "--wait")
     finally:
         lab.end(process)
@@ -84,12 +84,13 @@ def test_an_image_that_cannot_be_a_root_fails_the_start_with_its_reason(yard):
 
 
 def test_a_full_disk_under_the_data_directory_loses_nothing(yard):
-    """The yard lives on a small tmpfs of a private mount namespace; a file fills it while the job runs."""
+    """The yard lives on a tmpfs of a private mount namespace, just above the executor's reserve of 2 GiB;
+    a file fills it while the job runs and goes away later. Meanwhile `run` says what it waits for."""
     script = f"""
 set -eu
 mkdir -p {yard.data}
-mount -t tmpfs -o size=24m none {yard.data}
-(sleep 1; dd if=/dev/zero of={yard.data}/fill bs=64k 2>/dev/null || true; sleep 5; rm {yard.data}/fill) &
+mount -t tmpfs -o size=2200m none {yard.data}
+(sleep 1; dd if=/dev/zero of={yard.data}/fill bs=1M 2>/dev/null || true; sleep 14; rm {yard.data}/fill) &
 {' '.join(yard.command('run', str(yard.spec(SLOW)), '--table', str(yard.table)))}
 wait
 """
@@ -101,13 +102,15 @@ wait
         cwd=yard.directory,
     )
     assert done.returncode == 0, done.stdout + done.stderr
+    assert "disk" in done.stderr, done.stderr
     rows = yard.rows()
     assert len({row["trajectory_id"] for row in rows}) == len(rows) == 24
     for row in rows:
         assert row["reward"] == 1.0 or row["failure_domain"] in {"storage", "node", "sandbox"}, row
 
 
-SLOW = HELLO.replace("group: {size: 4}", "group: {size: 24}\nadmission: {max_running: 3}").replace(
+ROWS = ", ".join(['{n: "6", want: "42"}'] * 6)
+SLOW = HELLO.replace('{n: "6", want: "42"}', ROWS).replace("size: 4}", "size: 4}\nadmission: {max_running: 4}").replace(
     'run: "echo', 'run: "sleep 0.5; echo'
 ).replace("timeout: 30s", "timeout: 30s, retry: {limit: 10, backoff: 500ms, max_backoff: 1s}")
 

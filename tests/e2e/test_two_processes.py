@@ -35,7 +35,7 @@ def test_without_an_executor_the_job_waits_and_explain_says_why(yard):
     lab.wait_until(lambda: (yard.data / "yard.sock").exists(), "the scheduler listens")
     try:
         submitted = yard.json("--yard", yard.socket, "submit", yard.spec(HELLO), "--table", yard.table)
-        job = submitted["id"] if isinstance(submitted, dict) else submitted[0]["id"]
+        job = submitted["job"]["id"]
         text = yard.call("--yard", yard.socket, "explain", job).stdout
         assert "no executor" in text, text
     finally:

@@ -1,12 +1,13 @@
 //! Case 10: a disk filled in every way, on each kind of writable layer.
 
-use executor::sandbox::{FileError, FileSource};
+use executor::sandbox::{CreateError, FileError, FileSource};
 use rollout::Bytes;
 
 use crate::lab::{Done, Held, LOOP_DISK, Lab, MIB, said, shell, stays};
 
 crate::cases![
     "10" a_disk_in_memory_is_full_at_its_limit_and_nothing_is_killed,
+    "10" a_limit_of_nothing_is_refused_and_never_read_as_none,
     "10" a_disk_in_a_file_is_full_at_its_limit_and_nothing_is_killed,
 ];
 
@@ -17,6 +18,24 @@ async fn a_disk_in_memory_is_full_at_its_limit_and_nothing_is_killed(lab: &Lab) 
 
 async fn a_disk_in_a_file_is_full_at_its_limit_and_nothing_is_killed(lab: &Lab) -> Done {
     fill(lab, LOOP_DISK).await;
+    Ok(())
+}
+
+async fn a_limit_of_nothing_is_refused_and_never_read_as_none(lab: &Lab) -> Done {
+    for bytes in [0, 1, 4096, MIB - 1] {
+        for (guarantee, is_disk) in [("limit.disk", true), ("limit.memory", false)] {
+            let mut spec = lab.spec();
+            *(if is_disk { &mut spec.limits.disk } else { &mut spec.limits.memory }) = Bytes(bytes);
+            match lab.make(spec).await {
+                Err(CreateError::NotEnforceable { guarantee: named, .. }) => assert_eq!(named, guarantee),
+                other => panic!("{guarantee} {bytes}: {other:?}"),
+            }
+        }
+    }
+    let sandbox = lab.sandbox_with(|spec| spec.limits.disk = Bytes(MIB)).await;
+    let filled = shell(&sandbox, "head -c 2M /dev/zero > f").await;
+    assert!(filled.stderr.contains("No space left"), "{filled:?}");
+    sandbox.end().await;
     Ok(())
 }
 

@@ -161,7 +161,7 @@ async fn a_writer_that_outlives_the_agent_reaches_no_grader(yard: &Yard) -> Done
             Step { name: "work", more: "outputs: []", user: "rollout", script: hack },
             Step {
                 name: "grade",
-                more: "needs: [work], isolate: reuse, grader: {}",
+                more: "needs: [work], from: work, isolate: reuse, grader: {}",
                 user: "rollout",
                 script: "sleep 0.3; ps -e -o comm= | grep -c sleep > /tmp/n; echo 0.25 > /logs/verifier/reward.txt; sleep 0.3",
             },

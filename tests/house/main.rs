@@ -2,4 +2,5 @@
 //! owed, where files may live.
 
 mod dependencies;
+mod errors;
 mod layout;

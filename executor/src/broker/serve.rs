@@ -100,6 +100,7 @@ pub fn run(socket: OwnedFd) -> Result<(), Error> {
     for (id, record) in records {
         left.extend(teardown(&broker, &id, &record));
     }
+    broker.tree.remove_parents();
     if left.is_empty() {
         Ok(())
     } else {

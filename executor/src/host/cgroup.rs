@@ -114,18 +114,32 @@ pub struct Tree {
     dirs: Vec<OwnedFd>,
     /// Index into `dirs` and whether it is v1, of memory, cpu, pids.
     places: [(usize, bool); 3],
+    /// The hierarchies' own roots, in the order of `dirs`.
+    roots: Vec<OwnedFd>,
+    instance: String,
 }
 
 const MEMORY: usize = 0;
 const CPU: usize = 1;
 const PIDS: usize = 2;
 
+/// Another executor that ends may remove the shared parent between our two steps.
+fn make_parent(parent: &Path) -> io::Result<()> {
+    let mut tries = 0;
+    loop {
+        match fs::create_dir_all(parent) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound && tries < REMOVE_TRIES_MAX => tries += 1,
+            other => return other,
+        }
+    }
+}
+
 impl Tree {
     /// Makes the parents if they are missing and opens them.
     pub fn open(layout: &Layout, instance: &str) -> io::Result<Self> {
         let parents = layout.parents(instance);
         for parent in &parents {
-            fs::create_dir_all(parent)?;
+            make_parent(parent)?;
         }
         let on_v2: Vec<&str> = [&layout.memory_v1, &layout.cpu_v1, &layout.pids_v1]
             .into_iter()
@@ -154,7 +168,25 @@ impl Tree {
             .iter()
             .map(|parent| open::directory(&name(&parent.to_string_lossy())?))
             .collect::<io::Result<_>>()?;
-        Ok(Self { dirs, places })
+        let roots = parents
+            .iter()
+            .filter_map(|parent| parent.parent()?.parent())
+            .map(|root| open::directory(&name(&root.to_string_lossy())?))
+            .collect::<io::Result<_>>()?;
+        Ok(Self { dirs, places, roots, instance: instance.to_owned() })
+    }
+
+    /// Removes the parents this executor made, at its end. Those that hold anything stay: a leaf
+    /// that would not go, or another executor's instance beside ours.
+    pub fn remove_parents(&self) {
+        let (Ok(own), Ok(shared)) = (name(&format!("{PARENT}/{}", self.instance)), name(PARENT)) else {
+            return;
+        };
+        for root in &self.roots {
+            if open::remove(root.as_fd(), &own, libc::AT_REMOVEDIR).is_ok() {
+                let _ = open::remove(root.as_fd(), &shared, libc::AT_REMOVEDIR);
+            }
+        }
     }
 
     /// Makes the leaves of a sandbox and sets its limits.

@@ -191,6 +191,14 @@ impl Book {
             }
             return actions;
         }
+        if let Some(message) = interrupted(mode, &finish) {
+            let mut actions =
+                if has_sandbox { vec![Action::Destroy { attempt: at.attempt }] } else { vec![] };
+            actions.extend(self.forget(at.attempt));
+            let refusal = Refusal { class: RefusalClass::Unhealthy, message };
+            actions.push(Action::Report(Report::Refused { at, refusal }));
+            return actions;
+        }
         match finish {
             Finish::Refused(refusal) => {
                 let mut actions = self.forget(at.attempt);
@@ -435,4 +443,13 @@ fn minus(a: Request, b: Request) -> Request {
         memory: Bytes(a.memory.0 - b.memory.0),
         disk: Bytes(a.disk.0 - b.disk.0),
     }
+}
+
+/// An orderly stop of the executor is nobody's failure: an attempt it interrupts is handed back, as
+/// if it had not been placed here, and costs no retry. One that ended by itself just before is
+/// told as it ended.
+fn interrupted(mode: Mode, finish: &Finish) -> Option<String> {
+    let Finish::Ended { outcome, .. } = finish else { return None };
+    let failure = outcome.failure.as_ref().filter(|f| f.code == FailureCode::NodeLost)?;
+    (mode == Mode::Stopping).then(|| failure.message.clone())
 }

@@ -235,6 +235,7 @@ fn a_stop_kills_tells_and_takes_nothing_new() {
     let kill = Kill { code: FailureCode::NodeLost, ..cancel() };
     assert_eq!(words(&book.stop(&kill)), ["interrupt 1 node_lost", "destroy", "discard"]);
     assert_eq!(refusal(&book.start(order(c, 1))).class, RefusalClass::Unhealthy);
+    // What the stop interrupts goes back; what ended by itself is told as it ended.
     assert_eq!(words(&book.finish(at(a, 1), ended(true))), ["ended, kept false", "destroy"]);
     assert!(book.is_idle() && !book.is_settled());
     book.acknowledge(at(a, 1));

@@ -85,14 +85,14 @@ async fn an_acknowledged_lease_outlives_its_ttl() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_executor_that_ends_reports_its_attempts_as_lost() {
+async fn an_executor_that_ends_hands_its_attempts_back() {
     let mut yard = Yard::start().await;
     yard.send(command::Kind::Start(order("agent", "stubborn; sleep"))).await;
     yard.started().await;
     let executor = yard.executor.take().unwrap();
     executor.shut_down();
-    let outcome = yard.ended().await.outcome.unwrap();
-    assert_eq!(outcome.failure.unwrap().code, "node_lost");
+    let refused = yard.refused().await;
+    assert_eq!(refused.class(), v1::attempt_refused::Class::Unhealthy);
     executor.join().await.unwrap();
     assert!(yard.backend.state().census.is_empty());
     yard.executor = Some(yard.serve().unwrap());

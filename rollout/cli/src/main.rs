@@ -1,1 +1,63 @@
-fn main() {}
+//! The program `rollyard`: reads arguments, calls a yard or serves one, prints.
+//!
+//! It owns words, exit codes and the process; it never decides what runs where. Standard output is
+//! data and standard error is talk.
+
+mod args;
+mod client;
+mod commands;
+mod error;
+mod exit;
+mod interrupt;
+mod output;
+mod progress;
+mod spec;
+mod summary;
+mod talk;
+mod upload;
+mod view;
+mod yard;
+
+use std::process::ExitCode;
+
+use clap::Parser;
+
+use args::{Cli, Command, OutputFormat};
+use commands::Context;
+use error::Error;
+use exit::ExitStatus;
+use talk::Talk;
+
+fn main() -> ExitCode {
+    // The sandbox broker is this same program, started again by the executor. It must be asked
+    // before there is a second thread.
+    executor::broker::run_if_asked();
+    let cli = Cli::parse();
+    let talk = Talk::default();
+    let service = matches!(cli.command, Command::Dev(_) | Command::Scheduler(_) | Command::Executor(_));
+    talk::init_logging(&talk, cli.global.verbose, service, cli.global.log_format);
+    let format = cli.global.output;
+    let status = run(cli, &talk).unwrap_or_else(|error| {
+        if error.reader_gone() {
+            return ExitStatus::Success;
+        }
+        let text = if format == OutputFormat::Json { error.json() } else { error.text() };
+        talk.say(text.trim_end());
+        error.exit()
+    });
+    status.into()
+}
+
+fn run(cli: Cli, talk: &Talk) -> Result<ExitStatus, Error> {
+    let context = Context::new(&cli, talk.clone())?;
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().map_err(|source| {
+        Error::Service {
+            code: "runtime",
+            what: "cannot start the threads of the program".to_owned(),
+            source: Box::new(source),
+            hint: None,
+            exit: ExitStatus::HostCannot,
+        }
+    })?;
+    runtime.block_on(commands::dispatch(cli, &context))
+}

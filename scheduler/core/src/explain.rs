@@ -10,7 +10,7 @@ use crate::cluster::Cluster;
 use crate::config::Now;
 use crate::job::{At, Group, Job, Slot};
 use crate::node::{Node, Phase, within};
-use crate::placement::never_fits;
+use crate::placement::{memory_asked, never_fits};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Target {
@@ -109,7 +109,9 @@ impl Cluster {
         if closed > 0 {
             facts.push(fact("unsealed", format!("{closed} closed groups wait for their rows to be sealed")));
         }
-        let first = self.ready.iter().find(|key| key.job == job.id).map(|key| key.at());
+        let ready = self.ready.iter().find(|key| key.job == job.id).map(|key| key.at());
+        let first =
+            ready.or_else(|| self.backoff.iter().find(|(_, at)| at.group.job == job.id).map(|(_, at)| *at));
         if let Some((at, group)) = first.and_then(|at| Some((at, job.groups.get(&at.group.index)?))) {
             facts.push(self.explain_step(now, job, group, at));
         }
@@ -144,8 +146,13 @@ impl Cluster {
             }
             StepState::Backoff => {
                 let wait = detail.map_or(rollout::Millis(0), |d| d.not_before.since(now.boot));
+                let refusal = detail.and_then(|d| d.refusal.as_ref());
                 let last = detail.and_then(|d| d.failure.as_ref());
-                let why = last.map_or(String::new(), |f| format!(" after {}: {}", f.code, f.message));
+                let why = match (refusal, last) {
+                    (Some(refusal), _) => format!("; {refusal}"),
+                    (None, Some(f)) => format!(" after {}: {}", f.code, f.message),
+                    (None, None) => String::new(),
+                };
                 fact("backoff", format!("step `{name}` is tried again in {wait}{why}"))
             }
             StepState::Running => {
@@ -211,15 +218,11 @@ fn no_room(step: &str, node: &Node, resources: &Resources, nodes: usize) -> Fact
     let (resource, text) = if charge.cpu > free.cpu {
         ("cpu", format!("cpu {}, node {} has {} free of {}", charge.cpu, node.id, free.cpu, total.cpu))
     } else if charge.memory > free.memory {
-        (
-            "memory",
-            format!(
-                "memory {}, node {} has {} free of {}",
-                charge.memory, node.id, free.memory, total.memory
-            ),
-        )
+        let (free, total) = (free.memory.about(), total.memory.about());
+        ("memory", format!("{}, node {} has {free} free of {total}", memory_asked(resources), node.id))
     } else if charge.disk > free.disk {
-        ("disk", format!("disk {}, node {} has {} free of {}", charge.disk, node.id, free.disk, total.disk))
+        let (free, total) = (free.disk.about(), total.disk.about());
+        ("disk", format!("disk {}, node {} has {free} free of {total}", charge.disk.about(), node.id))
     } else {
         debug_assert!(within(charge, free));
         (

@@ -159,6 +159,7 @@ impl Cluster {
         detail.attempts += 1;
         detail.generation = detail.generation.next();
         detail.avoid = None;
+        detail.refusal = None;
         let generation = detail.generation;
         detail.place = Some(Place { node: node.clone(), incarnation, continue_from, started: false });
         if let Some(node) = self.nodes.get_mut(node) {
@@ -200,6 +201,16 @@ impl Cluster {
     }
 }
 
+/// The memory a step is charged, in the words of its spec.
+pub(crate) fn memory_asked(resources: &Resources) -> String {
+    let (memory, disk) = (resources.request.memory.about(), resources.request.disk.about());
+    if resources.limit.disk <= rollout::quantity::TMPFS_DISK_MAX {
+        format!("memory {memory} and {disk} of disk that is kept in memory")
+    } else {
+        format!("memory {memory}")
+    }
+}
+
 /// What is asked and what the largest node has, for the dimension that fails.
 pub(crate) fn never_fits(nodes: &[&Node], resources: &Resources) -> String {
     let charge = resources.charge();
@@ -215,14 +226,18 @@ pub(crate) fn never_fits(nodes: &[&Node], resources: &Resources) -> String {
             rollout::MilliCpu(cpu)
         );
     }
+    let (memory, node) = largest(&|n| n.capacity.total.memory.0);
+    if charge.memory.0 > memory {
+        let has = rollout::Bytes(memory).about();
+        return format!("asks {}; the largest node {node} has {has}", memory_asked(resources));
+    }
     let bytes = [
-        ("memory", charge.memory.0, largest(&|n| n.capacity.total.memory.0)),
         ("disk", charge.disk.0, largest(&|n| n.capacity.total.disk.0)),
         ("a disk limit of", resources.limit.disk.0, largest(&|n| n.capacity.disk_limit_max.0)),
     ];
     for (what, asked, (has, node)) in bytes {
         if asked > has {
-            let (asked, has) = (rollout::Bytes(asked), rollout::Bytes(has));
+            let (asked, has) = (rollout::Bytes(asked).about(), rollout::Bytes(has).about());
             return format!("asks {what} {asked}; the largest node {node} has {has}");
         }
     }

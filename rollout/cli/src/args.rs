@@ -1,0 +1,307 @@
+//! The command line. Arguments only: what a command does is in `commands`.
+
+use std::path::PathBuf;
+
+use clap::{ArgAction, Args, Parser, Subcommand, ValueEnum};
+
+const AFTER_HELP: &str = "\
+Data goes to standard output, talk to standard error.
+
+Exit codes: 0 done; 1 the job failed, or any other failure; 2 wrong command line or spec;
+3 no yard answers; 4 this host cannot do it; 130 interrupted.";
+
+/// Schedules batches of RL rollouts: expands jobs into groups and steps, runs every step in a
+/// sandbox, hands back complete groups.
+#[derive(Debug, Parser)]
+#[command(name = "rollyard", version, after_help = AFTER_HELP, disable_help_subcommand = true)]
+pub struct Cli {
+    #[command(flatten)]
+    pub global: Global,
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Global options")]
+pub struct Global {
+    /// Where a yard of this machine keeps its state, its blobs and its socket
+    ///
+    /// Default: /var/lib/rollyard for root, else $XDG_DATA_HOME/rollyard or
+    /// ~/.local/share/rollyard.
+    #[arg(long, global = true, env = "ROLLYARD_DATA_DIR", value_name = "DIR")]
+    pub data_dir: Option<PathBuf>,
+    /// The yard to talk to: unix:/path/to/yard.sock or http://127.0.0.1:PORT
+    ///
+    /// Default: the socket in the data directory.
+    #[arg(long, global = true, env = "ROLLYARD_YARD", value_name = "URL")]
+    pub yard: Option<String>,
+    /// How data is printed
+    #[arg(long, global = true, value_enum, default_value_t = OutputFormat::Table, value_name = "FORMAT")]
+    pub output: OutputFormat,
+    /// Say more on standard error; twice: much more
+    #[arg(short, long, global = true, action = ArgAction::Count)]
+    pub verbose: u8,
+    /// How log lines on standard error look
+    #[arg(long, global = true, value_enum, default_value_t = LogFormat::Human, value_name = "FORMAT")]
+    pub log_format: LogFormat,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum OutputFormat {
+    /// For people
+    Table,
+    /// One JSON document, ASCII only; errors become one JSON object on standard error
+    Json,
+    /// Ids only, one a line
+    Quiet,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum LogFormat {
+    Human,
+    Json,
+}
+
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Run a spec on this machine from start to end, with a yard of its own
+    Run(Run),
+    /// Serve a yard on this machine until Ctrl-C: scheduler and executor in one process
+    Dev(Dev),
+    /// Serve a scheduler
+    Scheduler(Scheduler),
+    /// Serve this machine as a node of a yard
+    Executor(Executor),
+    /// Hand a spec to a running yard
+    Submit(Submit),
+    /// Check a spec: every problem at once, nothing is run
+    Check(Check),
+    /// List jobs, or the rollouts of one job
+    Ps(Ps),
+    /// Show a job, or the steps of a rollout with their attempts
+    Show(Show),
+    /// Say why a job, a rollout or a step is where it is
+    Explain(Explain),
+    /// Print what a step wrote
+    Logs(Logs),
+    /// Cancel a job
+    Cancel(Cancel),
+    /// List the nodes of the yard
+    Nodes,
+    /// Say what this host can and cannot enforce
+    Doctor,
+    /// Print the reference of the command line as Markdown
+    #[command(hide = true)]
+    Reference,
+}
+
+#[derive(Debug, Args)]
+pub struct Run {
+    /// The spec, YAML or JSON; `-` reads standard input
+    pub spec: PathBuf,
+    /// Start over, even if a job of this spec is unfinished
+    #[arg(long)]
+    pub new: bool,
+    /// Where the tables go, instead of `output.table`
+    #[arg(long, value_name = "DIR")]
+    pub table: Option<PathBuf>,
+    /// Go on waiting when the job is held; the default is to stop and leave it to be resumed
+    #[arg(long)]
+    pub keep_going: bool,
+    #[command(flatten)]
+    pub capacity: Capacity,
+}
+
+#[derive(Debug, Args)]
+pub struct Dev {
+    #[command(flatten)]
+    pub capacity: Capacity,
+}
+
+#[derive(Debug, Args)]
+pub struct Scheduler {
+    /// Listen here too: unix:/path or http://127.0.0.1:PORT. Loopback only until TLS exists
+    #[arg(long, value_name = "URL")]
+    pub listen: Vec<String>,
+}
+
+#[derive(Debug, Args)]
+pub struct Executor {
+    /// The scheduler to serve
+    #[arg(long, value_name = "URL")]
+    pub scheduler: String,
+    /// The name of this node, unique in the yard
+    #[arg(long)]
+    pub name: String,
+    #[command(flatten)]
+    pub capacity: Capacity,
+}
+
+/// What the node offers. The default is what the machine has, less what it needs itself.
+#[derive(Debug, Clone, Args)]
+pub struct Capacity {
+    /// Cores to offer, such as 2 or 1500m
+    #[arg(long, value_parser = clap::value_parser!(rollout::MilliCpu))]
+    pub cpu: Option<rollout::MilliCpu>,
+    /// Memory to offer, such as 16Gi
+    #[arg(long, value_parser = clap::value_parser!(rollout::Bytes))]
+    pub memory: Option<rollout::Bytes>,
+    /// Disk to offer for writable layers above 256Mi, such as 100Gi
+    #[arg(long, value_parser = clap::value_parser!(rollout::Bytes))]
+    pub disk: Option<rollout::Bytes>,
+}
+
+#[derive(Debug, Args)]
+pub struct Submit {
+    /// The spec, YAML or JSON; `-` reads standard input
+    pub spec: PathBuf,
+    /// Print what would be run and stop
+    #[arg(long)]
+    pub dry_run: bool,
+    /// Wait for the end and print the summary
+    #[arg(long, conflicts_with = "dry_run")]
+    pub wait: bool,
+    /// Treat warnings as errors
+    #[arg(long)]
+    pub deny_warnings: bool,
+    /// Where the tables go, instead of `output.table`
+    #[arg(long, value_name = "DIR")]
+    pub table: Option<PathBuf>,
+    /// The same key gives the same job, however often it is sent [default: a fresh one]
+    #[arg(long, value_name = "KEY")]
+    pub idempotency_key: Option<String>,
+}
+
+#[derive(Debug, Args)]
+pub struct Check {
+    /// The spec, YAML or JSON; `-` reads standard input
+    pub spec: PathBuf,
+    /// Treat warnings as errors
+    #[arg(long)]
+    pub deny_warnings: bool,
+}
+
+#[derive(Debug, Args)]
+pub struct Ps {
+    /// List the rollouts of this job
+    pub job: Option<String>,
+    /// Jobs that are not finished only
+    #[arg(long, conflicts_with = "job")]
+    pub unfinished: bool,
+    /// The most rows
+    #[arg(long, default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    pub limit: u32,
+}
+
+#[derive(Debug, Args)]
+pub struct Show {
+    /// A job or a rollout
+    pub id: String,
+}
+
+#[derive(Debug, Args)]
+pub struct Explain {
+    /// A job, a rollout, or ROLLOUT/STEP
+    pub target: String,
+}
+
+#[derive(Debug, Args)]
+pub struct Logs {
+    /// ROLLOUT or ROLLOUT/STEP; without a step: the first that failed, else the last that started
+    pub target: String,
+    /// Go on until the step ends
+    #[arg(short, long)]
+    pub follow: bool,
+    /// One stream only
+    #[arg(long, value_enum)]
+    pub stream: Option<Stream>,
+    /// The attempt, from 0 [default: the last]
+    #[arg(long)]
+    pub attempt: Option<u32>,
+    /// Write bytes as they are, even to a terminal
+    #[arg(long)]
+    pub raw: bool,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Stream {
+    Stdout,
+    Stderr,
+}
+
+impl Stream {
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Stdout => "stdout",
+            Self::Stderr => "stderr",
+        }
+    }
+}
+
+#[derive(Debug, Args)]
+pub struct Cancel {
+    /// The job
+    pub job: String,
+    /// Kept with the job
+    #[arg(long, default_value = "cancelled by the user")]
+    pub reason: String,
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn global_options_may_follow_the_command() {
+        let cli = Cli::try_parse_from(["rollyard", "ps", "--output", "json", "--yard", "unix:/y", "-vv"]);
+        let global = cli.expect("parses").global;
+        assert_eq!((global.output, global.verbose), (OutputFormat::Json, 2));
+        assert_eq!(global.yard.as_deref(), Some("unix:/y"));
+    }
+
+    #[test]
+    fn quantities_are_read_as_in_the_spec() {
+        let line = [
+            "rollyard",
+            "executor",
+            "--scheduler",
+            "unix:/y",
+            "--name",
+            "a",
+            "--cpu",
+            "1500m",
+            "--memory",
+            "16Gi",
+        ];
+        let Command::Executor(executor) = Cli::try_parse_from(line).expect("parses").command else {
+            panic!("another command");
+        };
+        assert_eq!(executor.capacity.cpu, Some(rollout::MilliCpu(1500)));
+        assert_eq!(executor.capacity.memory, Some(rollout::Bytes(16 << 30)));
+        assert_eq!(executor.capacity.disk, None);
+    }
+
+    #[test]
+    fn wrong_lines_are_refused() {
+        for line in [
+            vec!["rollyard"],
+            vec!["rollyard", "run"],
+            vec!["rollyard", "submit", "a.yaml", "--dry-run", "--wait"],
+            vec!["rollyard", "executor", "--name", "a"],
+            vec!["rollyard", "ps", "j1", "--unfinished"],
+            vec!["rollyard", "ps", "--limit", "0"],
+            vec!["rollyard", "ps", "--output", "yaml"],
+            vec!["rollyard", "dev", "--memory", "4GB"],
+            vec!["rollyard", "logs", "r", "--stream", "both"],
+        ] {
+            assert!(Cli::try_parse_from(&line).is_err(), "{line:?}");
+        }
+    }
+}

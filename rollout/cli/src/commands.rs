@@ -1,0 +1,116 @@
+//! What each command does. A command asks, hands what it found to the renderer and says how it
+//! ended; how things look is `output`'s.
+
+mod jobs;
+mod logs;
+mod reference;
+mod run;
+mod services;
+mod specs;
+mod stall;
+mod wait;
+
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+
+use rollout::Timestamp;
+
+use crate::args::{Cli, Command, OutputFormat};
+use crate::client::{Client, YardUrl};
+use crate::error::Error;
+use crate::exit::ExitStatus;
+use crate::output::{self, Output};
+use crate::talk::Talk;
+use crate::yard::{self, Yard};
+
+/// What every command gets.
+#[derive(Debug)]
+pub struct Context {
+    pub data_dir: PathBuf,
+    /// As given; none: the socket in the data directory.
+    pub yard: Option<YardUrl>,
+    pub format: OutputFormat,
+    pub output: Box<dyn Output>,
+    pub talk: Talk,
+}
+
+impl Context {
+    pub fn new(cli: &Cli, talk: Talk) -> Result<Self, Error> {
+        let data_dir = match &cli.global.data_dir {
+            Some(dir) => absolute(dir)?,
+            None => default_data_dir(),
+        };
+        let yard = cli.global.yard.as_deref().map(YardUrl::parse).transpose()?;
+        let format = cli.global.output;
+        Ok(Self { data_dir, yard, format, output: output::renderer(format, now()), talk })
+    }
+
+    pub fn url(&self) -> Result<YardUrl, Error> {
+        match &self.yard {
+            Some(url) => Ok(url.clone()),
+            None => yard::socket_url(&self.data_dir),
+        }
+    }
+
+    /// Asks the yard. Where none serves the data directory, its state is opened for as long as the
+    /// question takes: what `run` left can be looked at after it ended.
+    pub async fn ask<T>(&self, question: impl AsyncFnOnce(&Client) -> Result<T, Error>) -> Result<T, Error> {
+        let unreachable = match Client::connect(self.url()?).await {
+            Ok(client) => return question(&client).await,
+            Err(error) => error,
+        };
+        if self.yard.is_some() || !yard::has_state(&self.data_dir) {
+            return Err(unreachable);
+        }
+        let yard = Yard::scheduler(&self.data_dir, &[]).await?;
+        let answer = match Client::connect(self.url()?).await {
+            Ok(client) => question(&client).await,
+            Err(error) => Err(error),
+        };
+        let stopped = yard.stop().await;
+        answer.and_then(|answer| stopped.map(|()| answer))
+    }
+
+    /// Data, on standard output.
+    pub fn print(text: &str) -> Result<(), Error> {
+        let mut stdout = io::stdout().lock();
+        stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()).map_err(Error::Stdout)
+    }
+}
+
+/// Runs one command.
+pub async fn dispatch(cli: Cli, context: &Context) -> Result<ExitStatus, Error> {
+    match cli.command {
+        Command::Run(args) => run::run(context, &args).await,
+        Command::Dev(args) => services::dev(context, &args).await,
+        Command::Scheduler(args) => services::scheduler(context, &args).await,
+        Command::Executor(args) => services::executor(context, &args).await,
+        Command::Submit(args) => specs::submit(context, &args).await,
+        Command::Check(args) => specs::check(context, &args),
+        Command::Ps(args) => jobs::ps(context, &args).await,
+        Command::Show(args) => jobs::show(context, &args).await,
+        Command::Explain(args) => jobs::explain(context, &args).await,
+        Command::Logs(args) => logs::logs(context, &args).await,
+        Command::Cancel(args) => jobs::cancel(context, &args).await,
+        Command::Nodes => jobs::nodes(context).await,
+        Command::Doctor => services::doctor(context),
+        Command::Reference => reference::reference(),
+    }
+}
+
+pub fn now() -> Timestamp {
+    let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
+    Timestamp(i64::try_from(since.as_micros()).unwrap_or(i64::MAX))
+}
+
+pub fn absolute(path: &Path) -> Result<PathBuf, Error> {
+    std::path::absolute(path).map_err(|source| Error::ReadFile { path: path.to_owned(), source })
+}
+
+fn default_data_dir() -> PathBuf {
+    let home = || std::env::var_os("HOME").filter(|home| !home.is_empty()).map(PathBuf::from);
+    let data = || std::env::var_os("XDG_DATA_HOME").map(PathBuf::from).filter(|dir| dir.is_absolute());
+    let of_user = || data().or_else(|| Some(home()?.join(".local/share"))).map(|dir| dir.join("rollyard"));
+    let root = nix::unistd::geteuid().is_root();
+    if root { None } else { of_user() }.unwrap_or_else(|| PathBuf::from("/var/lib/rollyard"))
+}

@@ -1,0 +1,155 @@
+//! `ps`, `show`, `explain`, `cancel`, `nodes`: one question, one answer.
+
+use rollout::{JobId, Name, RolloutId};
+use rollout_wire::v1::{CancelRequest, ExplainRequest, ListNodesRequest, StepRow};
+
+use super::Context;
+use crate::args::{Cancel, Explain, Ps, Show};
+use crate::client::Client;
+use crate::error::Error;
+use crate::exit::ExitStatus;
+use crate::view;
+
+/// What the positional argument of a command names.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Target {
+    Job(JobId),
+    Rollout(RolloutId),
+    Step(RolloutId, Name),
+}
+
+impl Target {
+    pub fn parse(text: &str) -> Result<Self, Error> {
+        let bad = || Error::BadTarget {
+            text: rollout::text::shown(text, 80),
+            expected: "a job (jXXXXXXXXXXXXX), a rollout (JOB-gN-sN) or ROLLOUT/STEP",
+        };
+        if let Some((rollout, step)) = text.split_once('/') {
+            return match (rollout.parse(), step.parse()) {
+                (Ok(rollout), Ok(step)) => Ok(Self::Step(rollout, step)),
+                _ => Err(bad()),
+            };
+        }
+        let job = text.parse().map(Self::Job);
+        job.or_else(|_| text.parse().map(Self::Rollout)).map_err(|_| bad())
+    }
+}
+
+fn job_id(text: &str) -> Result<JobId, Error> {
+    text.parse().map_err(|_| Error::BadTarget {
+        text: rollout::text::shown(text, 80),
+        expected: "a job (jXXXXXXXXXXXXX)",
+    })
+}
+
+pub async fn ps(context: &Context, args: &Ps) -> Result<ExitStatus, Error> {
+    let limit = usize::try_from(args.limit).unwrap_or(usize::MAX);
+    let job = args.job.as_deref().map(job_id).transpose()?;
+    let question = async |client: &Client| match job {
+        Some(job) => {
+            let (rollouts, more) = client.list_rollouts(&job.to_string(), limit).await?;
+            let rollouts: Vec<_> = rollouts.into_iter().map(view::Rollout::from).collect();
+            Ok((context.output.rollouts(&rollouts), more))
+        }
+        None => {
+            let (jobs, more) = client.list_jobs(args.unfinished, limit).await?;
+            let jobs: Vec<_> = jobs.into_iter().map(view::Job::from).collect();
+            Ok((context.output.jobs(&jobs), more))
+        }
+    };
+    let (text, more) = context.ask(question).await?;
+    Context::print(&text)?;
+    if more {
+        context.talk.say(&format!("there are more; see them with --limit above {limit}"));
+    }
+    Ok(ExitStatus::Success)
+}
+
+pub async fn show(context: &Context, args: &Show) -> Result<ExitStatus, Error> {
+    let text = match Target::parse(&args.id)? {
+        Target::Job(job) => {
+            let job = context.ask(async |client| client.get(&job.to_string()).await).await?;
+            context.output.job(&job.into())
+        }
+        Target::Rollout(rollout) => context.output.steps(&steps(context, rollout, None).await?),
+        Target::Step(rollout, step) => context.output.steps(&steps(context, rollout, Some(step)).await?),
+    };
+    Context::print(&text)?;
+    Ok(ExitStatus::Success)
+}
+
+/// All attempts of a rollout, or those of one step.
+async fn steps(
+    context: &Context,
+    rollout: RolloutId,
+    step: Option<Name>,
+) -> Result<view::RolloutSteps, Error> {
+    let id = rollout.to_string();
+    let rows = context.ask(async |client| client.list_steps(&id).await).await?;
+    let wanted = |row: &&StepRow| step.as_ref().is_none_or(|step| row.step == step.as_str());
+    let steps: Vec<_> = rows.iter().filter(wanted).cloned().map(view::Step::from).collect();
+    match step {
+        Some(step) if steps.is_empty() => Err(no_step(&rollout, step.as_str(), &rows)),
+        _ => Ok(view::RolloutSteps { rollout: id, steps }),
+    }
+}
+
+pub fn no_step(rollout: &RolloutId, step: &str, rows: &[StepRow]) -> Error {
+    let nearest = rollout::text::nearest(step, rows.iter().map(|row| row.step.as_str())).map(str::to_owned);
+    Error::NoStep { rollout: rollout.to_string(), step: step.to_owned(), nearest }
+}
+
+pub async fn explain(context: &Context, args: &Explain) -> Result<ExitStatus, Error> {
+    Target::parse(&args.target)?;
+    let request = ExplainRequest { target: args.target.clone() };
+    let question = async |client: &Client| client.done(client.jobs().explain(request).await);
+    let reply = context.ask(question).await?;
+    let detail = if reply.json.is_empty() {
+        serde_json::Value::Null
+    } else {
+        serde_json::from_str(&reply.json).map_err(|source| Error::BadAnswer {
+            problem: format!("the explanation is not JSON: {source}"),
+        })?
+    };
+    let explanation = view::Explanation { target: args.target.clone(), lines: reply.lines, detail };
+    Context::print(&context.output.explanation(&explanation))?;
+    Ok(ExitStatus::Success)
+}
+
+pub async fn cancel(context: &Context, args: &Cancel) -> Result<ExitStatus, Error> {
+    let request = CancelRequest { job: job_id(&args.job)?.to_string(), reason: args.reason.clone() };
+    let job = context.ask(async |client| client.done(client.jobs().cancel(request).await)).await?;
+    Context::print(&context.output.job(&job.into()))?;
+    Ok(ExitStatus::Success)
+}
+
+pub async fn nodes(context: &Context) -> Result<ExitStatus, Error> {
+    let question = async |client: &Client| client.done(client.jobs().list_nodes(ListNodesRequest {}).await);
+    let nodes: Vec<_> = context.ask(question).await?.nodes.into_iter().map(view::Node::from).collect();
+    Context::print(&context.output.nodes(&nodes))?;
+    Ok(ExitStatus::Success)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_target_is_a_job_a_rollout_or_a_step() {
+        let job = "j0000000000007";
+        assert!(matches!(Target::parse(job), Ok(Target::Job(_))));
+        assert!(matches!(Target::parse(&format!("{job}-g0-s1")), Ok(Target::Rollout(_))));
+        let Ok(Target::Step(rollout, step)) = Target::parse(&format!("{job}-g0-s1-r2/grade")) else {
+            panic!("not a step");
+        };
+        assert_eq!((rollout.refill, step.as_str()), (2, "grade"));
+    }
+
+    #[test]
+    fn anything_else_is_refused_before_the_yard_is_asked() {
+        for text in ["", "j1", "j0000000000007-g0", "j0000000000007/grade", "j0000000000007-g0-s1/", "a/b/c"]
+        {
+            assert_eq!(Target::parse(text).expect_err(text).exit(), ExitStatus::BadInput, "{text}");
+        }
+    }
+}

@@ -1,0 +1,80 @@
+//! `run`: one spec, one command, a yard that lives as long as it.
+
+use nix::sys::resource::{UsageWho, getrusage};
+use nix::sys::time::TimeValLike;
+use rollout_wire::v1::submit_request::IfUnfinished;
+
+use super::Context;
+use super::specs::{accept, follow, fresh_key, send};
+use crate::args;
+use crate::client::Client;
+use crate::error::Error;
+use crate::exit::ExitStatus;
+use crate::interrupt;
+use crate::output::human::count;
+use crate::spec;
+use crate::view::{Job, Submitted};
+use crate::yard::Yard;
+
+const STOPPING: &str = "stopping: what runs is ended, what is done stays; Ctrl-C again exits at once";
+
+pub async fn run(context: &Context, args: &args::Run) -> Result<ExitStatus, Error> {
+    if let Some(url) = &context.yard {
+        return Err(Error::OwnYard { url: url.to_string() });
+    }
+    let (source, checked) = accept(context, &args.spec, false)?;
+    let url = context.url()?;
+    let table = spec::table_root(checked.plan(false)?, args.table.as_deref(), &url)?;
+    let stop = interrupt::watch(context.talk.clone(), STOPPING.to_owned())?;
+    let mut yard = Yard::both(&context.data_dir, &args.capacity).await?;
+    let work = async {
+        let client = Client::connect(url).await?;
+        let if_unfinished = if args.new { IfUnfinished::New } else { IfUnfinished::Resume };
+        let submitted = send(&client, &source, &checked, table, fresh_key(), if_unfinished).await?;
+        context.talk.say(&greeting(&submitted));
+        let ended = follow(context, &client, &submitted.job, args.keep_going, &stop, Some(cpu_ms)).await;
+        if matches!(ended, Err(Error::Interrupted)) {
+            farewell(context, &client, &submitted.job.id).await;
+        }
+        ended
+    };
+    let result = tokio::select! {
+        result = work => result,
+        error = yard.failed() => Err(error),
+    };
+    let stopped = yard.stop().await;
+    // A job that ended badly says more than a yard that did not stop well.
+    result.and_then(|status| stopped.map(|()| status))
+}
+
+fn greeting(submitted: &Submitted) -> String {
+    let job = &submitted.job;
+    if submitted.resumed {
+        let (ended, total) = (count(job.rollouts.ended), count(job.rollouts.total));
+        return format!("job {} goes on: {ended} of {total} rollouts have ended (--new starts over)", job.id);
+    }
+    format!("job {}", job.id)
+}
+
+/// Says what an interrupted job is left with. The yard still answers; if not, less is said.
+async fn farewell(context: &Context, client: &Client, job: &str) {
+    let left = match client.get(job).await.map(Job::from) {
+        Ok(job) if job.is_final() => return,
+        Ok(job) => {
+            format!(" with {} of {} rollouts ended", count(job.rollouts.ended), count(job.rollouts.total))
+        }
+        Err(error) => {
+            tracing::debug!(%error, "the state of the interrupted job");
+            String::new()
+        }
+    };
+    context.talk.say(&format!("job {job} stays{left}; the same command goes on with it"));
+}
+
+/// CPU time of this process so far.
+fn cpu_ms() -> u64 {
+    getrusage(UsageWho::RUSAGE_SELF).map_or(0, |usage| {
+        let ms = usage.user_time().num_milliseconds() + usage.system_time().num_milliseconds();
+        u64::try_from(ms).unwrap_or(0)
+    })
+}

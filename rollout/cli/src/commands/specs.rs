@@ -1,0 +1,142 @@
+//! `check` and `submit`: a spec is checked here first, so that a mistake costs no round trip.
+
+use rollout_wire::v1::SubmitRequest;
+use rollout_wire::v1::submit_request::IfUnfinished;
+use tokio_util::sync::CancellationToken;
+
+use super::Context;
+use super::stall::Seen;
+use super::wait::{Waited, wait};
+use crate::args::{self, OutputFormat};
+use crate::client::Client;
+use crate::error::Error;
+use crate::exit::ExitStatus;
+use crate::progress::Progress;
+use crate::spec::{self, Checked, Source};
+use crate::summary::{self, Summary};
+use crate::view::{Job, Submitted};
+use crate::{interrupt, upload};
+
+pub fn check(context: &Context, args: &args::Check) -> Result<ExitStatus, Error> {
+    let source = spec::read(&args.spec)?;
+    let checked = spec::check(&source);
+    Context::print(&context.output.findings(&checked.findings, &checked.rendered))?;
+    checked.plan(args.deny_warnings)?;
+    if context.format == OutputFormat::Table {
+        context.talk.say(&format!("{} is valid", source.shown()));
+    }
+    Ok(ExitStatus::Success)
+}
+
+/// Reads and checks; findings that stop it are data for JSON and talk for people.
+pub fn accept(
+    context: &Context,
+    path: &std::path::Path,
+    deny_warnings: bool,
+) -> Result<(Source, Checked), Error> {
+    let source = spec::read(path)?;
+    let checked = spec::check(&source);
+    if !checked.rendered.is_empty() {
+        context.talk.say(checked.rendered.trim_end());
+    }
+    if let Err(error) = checked.plan(deny_warnings) {
+        if context.format == OutputFormat::Json {
+            Context::print(&context.output.findings(&checked.findings, ""))?;
+        }
+        return Err(error);
+    }
+    Ok((source, checked))
+}
+
+pub async fn submit(context: &Context, args: &args::Submit) -> Result<ExitStatus, Error> {
+    let (source, checked) = accept(context, &args.spec, args.deny_warnings)?;
+    let plan = checked.plan(args.deny_warnings)?;
+    if args.dry_run {
+        Context::print(&context.output.dry_run(&spec::dry_run(plan, &source, &checked)?))?;
+        return Ok(ExitStatus::Success);
+    }
+    let url = context.url()?;
+    let table = spec::table_root(plan, args.table.as_deref(), &url)?;
+    let client = Client::connect(url).await?;
+    let key = args.idempotency_key.clone().unwrap_or_else(fresh_key);
+    let submitted = send(&client, &source, &checked, table, key, IfUnfinished::New).await?;
+    let job = submitted.job.id.clone();
+    if !args.wait {
+        Context::print(&context.output.submitted(&submitted))?;
+        context.talk.say(&format!("see how it goes with `rollyard show {job}`"));
+        return Ok(ExitStatus::Success);
+    }
+    context.talk.say(&format!("job {job}"));
+    let stop = interrupt::watch(context.talk.clone(), format!("job {job} goes on in the yard"))?;
+    follow(context, &client, &submitted.job, false, &stop, None).await
+}
+
+/// Uploads what the spec names and submits.
+pub async fn send(
+    client: &Client,
+    source: &Source,
+    checked: &Checked,
+    table_root: String,
+    idempotency_key: String,
+    if_unfinished: IfUnfinished,
+) -> Result<Submitted, Error> {
+    let plan = checked.plan(false)?;
+    let files = upload::upload(client, &source.dir, &spec::client_files(plan)).await?;
+    let request = SubmitRequest {
+        document: source.text.clone(),
+        source_name: source.name.clone(),
+        files,
+        table_root,
+        idempotency_key,
+        if_unfinished: if_unfinished.into(),
+    };
+    let reply = client.done(client.jobs().submit(request).await)?;
+    let job =
+        reply.job.ok_or_else(|| Error::BadAnswer { problem: "a submitted job without a job".into() })?;
+    let warning = |text: &String| serde_json::from_str(text).unwrap_or_else(|_| text.as_str().into());
+    let warnings = reply.warnings.iter().map(warning).collect();
+    Ok(Submitted { job: job.into(), resumed: reply.resumed, warnings })
+}
+
+pub fn fresh_key() -> String {
+    format!("{:032x}", rand::random::<u128>())
+}
+
+/// Waits for the end of `job`, then prints the summary. `yard_cpu_ms` reads the CPU time of a yard
+/// that is in this process.
+pub async fn follow(
+    context: &Context,
+    client: &Client,
+    job: &Job,
+    through_hold: bool,
+    stop: &CancellationToken,
+    yard_cpu_ms: Option<fn() -> u64>,
+) -> Result<ExitStatus, Error> {
+    let began = std::time::Instant::now();
+    let mut progress = Progress::start(context.talk.clone());
+    progress.update(job);
+    let seen = Seen::default();
+    let watched = wait(client, &job.id, through_hold, stop, |job| {
+        seen.note(job);
+        progress.update(job);
+    });
+    let waited = tokio::select! {
+        waited = watched => waited,
+        () = seen.explain_stalls(context, client, &job.id) => return Err(Error::Interrupted),
+    };
+    drop(progress);
+    let job = match waited? {
+        Waited::Ended(job) | Waited::Held(job) => job,
+        Waited::Stopped => return Err(Error::Interrupted),
+    };
+    let wall_ms = u64::try_from(began.elapsed().as_millis()).unwrap_or(u64::MAX);
+    let detail = summary::detail(client, &job).await?;
+    let summary = Summary { wall_ms, yard_cpu_ms: yard_cpu_ms.map(|cpu_ms| cpu_ms()), detail, job };
+    Context::print(&context.output.summary(&summary))?;
+    let job = summary.job;
+    if job.went_well() {
+        return Ok(ExitStatus::Success);
+    }
+    let reason = job.reason.or(job.failure_message).unwrap_or_else(|| "no rollout ended well".to_owned());
+    Err(Error::JobEnded { job: job.id, state: job.state, reason })
+}

@@ -1,0 +1,60 @@
+//! Exit codes. They are part of the interface: scripts branch on them.
+
+use std::process::ExitCode;
+
+/// How a command ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ExitStatus {
+    /// It did what was asked.
+    Success = 0,
+    /// The job failed or is held, or something failed that no other code names.
+    Failure = 1,
+    /// The command line, the spec or a file it names is wrong. Nothing was started.
+    BadInput = 2,
+    /// No yard answers.
+    Unreachable = 3,
+    /// This host cannot do what was asked: privileges, kernel, cgroups.
+    HostCannot = 4,
+    /// Ended by Ctrl-C or SIGTERM.
+    Interrupted = 130,
+}
+
+impl ExitStatus {
+    pub const ALL: [Self; 6] = [
+        Self::Success,
+        Self::Failure,
+        Self::BadInput,
+        Self::Unreachable,
+        Self::HostCannot,
+        Self::Interrupted,
+    ];
+
+    pub const fn code(self) -> u8 {
+        match self {
+            Self::Success => 0,
+            Self::Failure => 1,
+            Self::BadInput => 2,
+            Self::Unreachable => 3,
+            Self::HostCannot => 4,
+            Self::Interrupted => 130,
+        }
+    }
+
+    /// One line for the reference and `--help`.
+    pub const fn meaning(self) -> &'static str {
+        match self {
+            Self::Success => "it did what was asked",
+            Self::Failure => "the job failed, was cancelled or is held; or any other failure",
+            Self::BadInput => "the command line, the spec or a file it names is wrong; nothing was started",
+            Self::Unreachable => "no yard answers",
+            Self::HostCannot => "this host cannot do it: privileges, kernel or cgroups are missing",
+            Self::Interrupted => "ended by Ctrl-C or SIGTERM",
+        }
+    }
+}
+
+impl From<ExitStatus> for ExitCode {
+    fn from(status: ExitStatus) -> Self {
+        Self::from(status.code())
+    }
+}

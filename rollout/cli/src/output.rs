@@ -1,0 +1,46 @@
+//! The one place that knows how data looks: three renderers behind one trait. They return text
+//! and do no input or output, so that each is a table of snapshots.
+
+pub mod human;
+pub mod json;
+pub mod quiet;
+mod report;
+pub mod table;
+
+use executor::doctor::Report;
+use rollout::Timestamp;
+
+use crate::args::OutputFormat;
+use crate::spec::{DryRun, Finding};
+use crate::summary::Summary;
+use crate::view::{Explanation, Job, Node, Rollout, RolloutSteps, Submitted};
+
+/// Renders what a command found. The text ends with a line end, or is empty.
+pub trait Output: std::fmt::Debug + Send + Sync {
+    fn jobs(&self, jobs: &[Job]) -> String;
+    fn job(&self, job: &Job) -> String;
+    fn rollouts(&self, rollouts: &[Rollout]) -> String;
+    fn steps(&self, steps: &RolloutSteps) -> String;
+    fn nodes(&self, nodes: &[Node]) -> String;
+    fn explanation(&self, explanation: &Explanation) -> String;
+    fn submitted(&self, submitted: &Submitted) -> String;
+    fn summary(&self, summary: &Summary) -> String;
+    /// Findings of a spec without errors, or with. `rendered` is the form for people.
+    fn findings(&self, findings: &[Finding], rendered: &str) -> String;
+    fn dry_run(&self, dry_run: &DryRun) -> String;
+    fn doctor(&self, report: &Report) -> String;
+}
+
+/// `now` is what ages are counted from.
+pub fn renderer(format: OutputFormat, now: Timestamp) -> Box<dyn Output> {
+    match format {
+        OutputFormat::Table => Box::new(table::Table { now }),
+        OutputFormat::Json => Box::new(json::Json),
+        OutputFormat::Quiet => Box::new(quiet::Quiet),
+    }
+}
+
+#[cfg(test)]
+pub mod fixtures;
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,265 @@
+//! Fixed inputs of the snapshots.
+
+use executor::doctor::{Capacity, Check, Report, Status};
+use rollout::Timestamp;
+
+use crate::summary::{Detail, RewardCount, Summary};
+use crate::view::{
+    Artifact, Captured, Explanation, Failure, FailureCount, Groups, Job, Node, Outcome, PassAtK, Rewards,
+    Rollout, RolloutCounts, RolloutSteps, Step, Submitted,
+};
+
+/// 2026-01-02 03:04:05 UTC.
+pub const NOW: Timestamp = Timestamp(1_767_323_045_000_000);
+const JOB: &str = "j0000000000007";
+
+fn ago(seconds: i64) -> i64 {
+    NOW.0 - seconds * 1_000_000
+}
+
+fn failure_count(domain: &str, code: &str, rollouts: u64, example: &str, at: &str) -> FailureCount {
+    FailureCount {
+        domain: domain.into(),
+        code: code.into(),
+        rollouts,
+        example: example.into(),
+        example_rollout: format!("{JOB}-{at}"),
+    }
+}
+
+/// With a failure code that tries to clear the screen.
+pub fn running_job() -> Job {
+    Job {
+        id: JOB.into(),
+        name: "forty".into(),
+        state: "running".into(),
+        reason: None,
+        spec_hash: "sha256:5f1c".into(),
+        table_root: "/data/out".into(),
+        created_at_us: ago(75),
+        finished_at_us: None,
+        group_size: 4,
+        groups: Groups { total: 10, closed: 3, sealed: 2 },
+        rollouts: RolloutCounts { total: 40, admitted: 25, ended: 14, valid: 10 },
+        steps_running: 8,
+        steps_ready: 3,
+        rewards: Rewards {
+            count: 10,
+            mean: Some(0.7),
+            successes: 7,
+            pass_at_k: vec![PassAtK { k: 1, value: 0.7, groups: 3 }, PassAtK { k: 4, value: 1.0, groups: 2 }],
+        },
+        failures: vec![
+            failure_count("agent", "agent_timeout", 4, "ran 2.0 s of 2 s", "g4-s0"),
+            failure_count("agent", "oom_guest", 2, "the kernel killed `perl` at 64Mi", "g5-s1"),
+            failure_count("task", "step\u{1b}[2Jx", 1, "first\nsecond \u{1b}]0;title\u{7}", "g6-s1"),
+        ],
+        failure_message: None,
+    }
+}
+
+pub fn held_job() -> Job {
+    let reason = "more than 50 % of the last 32 ends of step `work` failed with `step_exit`";
+    Job { state: "held".into(), reason: Some(reason.into()), ..running_job() }
+}
+
+pub fn finished_job() -> Job {
+    Job {
+        state: "finished".into(),
+        finished_at_us: Some(ago(0)),
+        groups: Groups { total: 10, closed: 10, sealed: 10 },
+        rollouts: RolloutCounts { total: 40, admitted: 40, ended: 40, valid: 40 },
+        steps_running: 0,
+        steps_ready: 0,
+        ..running_job()
+    }
+}
+
+pub fn rewarded(reward: f32) -> Rollout {
+    Rollout {
+        id: format!("{JOB}-g0-s0"),
+        task_id: "row-0".into(),
+        status: "completed".into(),
+        stop_reason: Some("stop".into()),
+        failure: None,
+        reward: Some(reward),
+        created_at_us: Some(ago(60)),
+        finished_at_us: Some(ago(50)),
+    }
+}
+
+fn failure() -> Failure {
+    Failure {
+        code: "agent_timeout".into(),
+        domain: "agent".into(),
+        message: "ran 2.0 s of 2 s\nlast words: \u{1b}[31mred".into(),
+    }
+}
+
+pub fn failed_rollout() -> Rollout {
+    Rollout {
+        id: format!("{JOB}-g4-s0"),
+        task_id: "row-4\u{202e}".into(),
+        status: "truncated".into(),
+        stop_reason: Some("agent_timeout".into()),
+        failure: Some(failure()),
+        ..rewarded(0.0)
+    }
+}
+
+pub fn ended_step() -> Step {
+    Step {
+        step: "work".into(),
+        kind: "agent".into(),
+        state: "failed".into(),
+        attempt: Some(0),
+        node: Some("local".into()),
+        placed_at_us: Some(ago(60)),
+        started_at_us: Some(ago(59)),
+        ended_at_us: Some(ago(57)),
+        outcome: Some(Outcome {
+            failure: Some(failure()),
+            exit_code: None,
+            signal: Some(15),
+            oom: false,
+            timed_out: true,
+            reward: None,
+            run_ms: Some(2012),
+            cpu_ms: Some(1990),
+            memory_peak_bytes: Some(3 << 20),
+            disk_peak_bytes: None,
+            stdout: Captured {
+                sha256: Some("ab12".into()),
+                stored_bytes: 8 << 20,
+                written_bytes: 12_345_678,
+                truncated: true,
+            },
+            stderr: Captured::default(),
+            artifacts: vec![Artifact {
+                name: "answer".into(),
+                media_type: "text/plain".into(),
+                size_bytes: 3,
+                sha256: "cd34".into(),
+            }],
+            image_digest: "host:77d0".into(),
+        }),
+    }
+}
+
+pub fn rollout_steps() -> RolloutSteps {
+    let graded = Step {
+        step: "grade".into(),
+        kind: "grader".into(),
+        state: "succeeded".into(),
+        attempt: Some(1),
+        outcome: ended_step().outcome.map(|outcome| Outcome {
+            failure: None,
+            exit_code: Some(0),
+            signal: None,
+            timed_out: false,
+            reward: Some(0.0),
+            run_ms: Some(12),
+            cpu_ms: None,
+            stdout: Captured::default(),
+            artifacts: Vec::new(),
+            ..outcome
+        }),
+        ..ended_step()
+    };
+    let waiting = Step {
+        step: "after".into(),
+        kind: "run".into(),
+        state: "waiting".into(),
+        attempt: None,
+        node: None,
+        placed_at_us: None,
+        started_at_us: None,
+        ended_at_us: None,
+        outcome: None,
+    };
+    RolloutSteps { rollout: format!("{JOB}-g4-s0"), steps: vec![ended_step(), graded, waiting] }
+}
+
+pub fn nodes() -> Vec<Node> {
+    vec![Node {
+        name: "local".into(),
+        state: "attached".into(),
+        incarnation: "i0000000000009".into(),
+        version: "0.1.0".into(),
+        cpu_milli: 2000,
+        cpu_used_milli: 1500,
+        memory_bytes: 24 << 30,
+        memory_used_bytes: 3 << 29,
+        memory_available_bytes: 20 << 30,
+        disk_bytes: 80 << 30,
+        disk_used_bytes: 0,
+        sandboxes: 8,
+        sandboxes_max: 4096,
+        load_milli: 1520,
+        backends: vec!["container".into()],
+    }]
+}
+
+pub fn explanation() -> Explanation {
+    Explanation {
+        target: format!("{JOB}-g4-s0/work"),
+        lines: vec![
+            "waits for memory: needs 512Mi, node local has 100Mi of 24Gi free".into(),
+            "3 steps of this job are ahead of it\u{7}".into(),
+        ],
+        detail: serde_json::json!({ "waits_for": "memory" }),
+    }
+}
+
+pub fn submitted() -> Submitted {
+    Submitted {
+        job: running_job(),
+        resumed: true,
+        warnings: vec![serde_json::json!({ "code": "no_reward" })],
+    }
+}
+
+pub fn summary() -> Summary {
+    Summary {
+        job: finished_job(),
+        wall_ms: 18_240,
+        yard_cpu_ms: Some(812),
+        detail: Some(Detail {
+            clean_rewards: vec![
+                RewardCount { reward: 1.0, rollouts: 16 },
+                RewardCount { reward: 0.0, rollouts: 8 },
+            ],
+            clean_rewards_other: 0,
+            attempts: 81,
+            retries: 1,
+            capture_truncated: 4,
+            capture_truncated_example: Some(format!("{JOB}-g9-s0")),
+            cpu_ms: Some(12_100),
+            memory_peak_bytes: Some(64 << 20),
+        }),
+    }
+}
+
+pub fn doctor() -> Report {
+    let check = |name, status, detail: &str, errno, consequence| Check {
+        name,
+        status,
+        detail: detail.into(),
+        errno,
+        consequence,
+    };
+    Report {
+        checks: vec![
+            check("root", Status::Works, "effective uid 0", None, "the container backend is refused"),
+            check("loop disks", Status::Limited, "8 at most", None, "disks above 256Mi are refused"),
+            check(
+                "memory, cpu and pids limits",
+                Status::Missing,
+                "no memory controller\u{1b}[2J",
+                Some(2),
+                "the container backend is refused",
+            ),
+        ],
+        capacity: vec![Capacity { ceiling: "open files", limit: 20_000, sandboxes: 4872 }],
+    }
+}

@@ -1,0 +1,63 @@
+//! `--output quiet`: ids and nothing else, one a line, for scripts.
+
+use executor::doctor::{Report, Status};
+use rollout::text::shown;
+
+use super::Output;
+use crate::spec::{DryRun, Finding};
+use crate::summary::Summary;
+use crate::view::{Explanation, Job, Node, Rollout, RolloutSteps, Submitted};
+
+/// The most characters of an id from outside.
+const ID_CHARS_MAX: usize = 256;
+
+#[derive(Debug)]
+pub struct Quiet;
+
+fn column<'a>(ids: impl Iterator<Item = &'a str>) -> String {
+    ids.map(|id| shown(id, ID_CHARS_MAX) + "\n").collect()
+}
+
+impl Output for Quiet {
+    fn jobs(&self, jobs: &[Job]) -> String {
+        column(jobs.iter().map(|job| job.id.as_str()))
+    }
+    /// The state: the one thing a script polls for.
+    fn job(&self, job: &Job) -> String {
+        column(std::iter::once(job.state.as_str()))
+    }
+    fn rollouts(&self, rollouts: &[Rollout]) -> String {
+        column(rollouts.iter().map(|rollout| rollout.id.as_str()))
+    }
+    fn steps(&self, steps: &RolloutSteps) -> String {
+        column(steps.steps.iter().map(|step| step.step.as_str()))
+    }
+    fn nodes(&self, nodes: &[Node]) -> String {
+        column(nodes.iter().map(|node| node.name.as_str()))
+    }
+    /// The most important sentence.
+    fn explanation(&self, explanation: &Explanation) -> String {
+        explanation
+            .lines
+            .first()
+            .map(|line| shown(line, super::table::SENTENCE_CHARS_MAX) + "\n")
+            .unwrap_or_default()
+    }
+    fn submitted(&self, submitted: &Submitted) -> String {
+        column(std::iter::once(submitted.job.id.as_str()))
+    }
+    fn summary(&self, summary: &Summary) -> String {
+        column(std::iter::once(summary.job.id.as_str()))
+    }
+    fn findings(&self, _findings: &[Finding], _rendered: &str) -> String {
+        String::new()
+    }
+    fn dry_run(&self, _dry_run: &DryRun) -> String {
+        String::new()
+    }
+    /// What does not work.
+    fn doctor(&self, report: &Report) -> String {
+        let missing = report.checks.iter().filter(|check| check.status == Status::Missing);
+        column(missing.map(|check| check.name))
+    }
+}

@@ -1,0 +1,299 @@
+//! `--output table`: for people, readable without colour.
+
+use std::fmt::Write as _;
+
+use executor::doctor::{Capacity, Check, Report, Status};
+use rollout::Timestamp;
+use rollout::text::shown;
+
+use super::Output;
+use super::human::{cores, count, figure, grid, length, plural, size};
+use super::report::{clean, failures, label, remarks, rewards, time};
+use crate::error::lines;
+use crate::spec::{DryRun, Finding};
+use crate::summary::{Summary, python};
+use crate::view::{Explanation, Job, Node, Outcome, Rollout, RolloutSteps, Step, Submitted};
+
+/// The most characters of one sentence of an explanation or a failure.
+pub const SENTENCE_CHARS_MAX: usize = 500;
+
+#[derive(Debug)]
+pub struct Table {
+    pub now: Timestamp,
+}
+
+impl Output for Table {
+    fn jobs(&self, jobs: &[Job]) -> String {
+        let row = |job: &Job| {
+            vec![
+                job.id.clone(),
+                job.name.clone(),
+                job.state.clone(),
+                format!("{}/{}", count(job.rollouts.ended), count(job.rollouts.total)),
+                count(job.rollouts.valid),
+                count(job.failed_rollouts()),
+                job.rewards.mean.map_or_else(|| "-".to_owned(), figure),
+                self.age(Some(job.created_at_us)),
+            ]
+        };
+        let rows: Vec<_> = jobs.iter().map(row).collect();
+        grid("", &["JOB", "NAME", "STATE", ">ENDED", ">VALID", ">FAILED", ">REWARD", ">AGE"], &rows)
+    }
+
+    fn job(&self, job: &Job) -> String {
+        let mut out = String::new();
+        label(&mut out, "job", &format!("{}  {}", shown(&job.name, 63), shown(&job.id, 64)));
+        let mut state = shown(&job.state, 64);
+        if let Some(reason) = &job.reason {
+            state += &format!(": {}", shown(reason, SENTENCE_CHARS_MAX));
+        }
+        label(&mut out, "state", &state);
+        if let Some(message) = &job.failure_message {
+            label(&mut out, "error", &lines(message).join("\n"));
+        }
+        label(&mut out, "spec", &shown(&job.spec_hash, 80));
+        let groups = &job.groups;
+        label(
+            &mut out,
+            "groups",
+            &format!(
+                "{} of {} closed, {} in the tables",
+                count(groups.closed),
+                count(groups.total),
+                count(groups.sealed)
+            ),
+        );
+        label(
+            &mut out,
+            "rollouts",
+            &format!(
+                "{} of {} ended, {} with a valid reward; {} and {} ready",
+                count(job.rollouts.ended),
+                count(job.rollouts.total),
+                count(job.rollouts.valid),
+                plural(job.steps_running, "step") + " running",
+                count(job.steps_ready)
+            ),
+        );
+        rewards(&mut out, &job.rewards);
+        failures(&mut out, &job.failures);
+        label(&mut out, "tables", &shown(&job.table_root, SENTENCE_CHARS_MAX));
+        let ended = job.finished_at_us.map_or_else(String::new, |end| {
+            format!(", ended after {}", length(Timestamp(end).since(Timestamp(job.created_at_us)).0))
+        });
+        label(&mut out, "time", &format!("submitted {} ago{ended}", self.age(Some(job.created_at_us))));
+        out
+    }
+
+    fn rollouts(&self, rollouts: &[Rollout]) -> String {
+        let row = |rollout: &Rollout| {
+            let failure = rollout.failure.as_ref();
+            vec![
+                rollout.id.clone(),
+                rollout.task_id.clone(),
+                rollout.status.clone(),
+                rollout.reward.map_or_else(|| "-".to_owned(), |reward| figure(reward.into())),
+                failure.map_or_else(|| "-".to_owned(), |failure| failure.code.clone()),
+                failure.map(|failure| failure.message.clone()).unwrap_or_default(),
+            ]
+        };
+        let rows: Vec<_> = rollouts.iter().map(row).collect();
+        grid("", &["ROLLOUT", "TASK", "STATUS", ">REWARD", "FAILURE", "MESSAGE"], &rows)
+    }
+
+    fn steps(&self, steps: &RolloutSteps) -> String {
+        let dash = || "-".to_owned();
+        let row = |step: &Step| {
+            let outcome = step.outcome.as_ref();
+            vec![
+                step.step.clone(),
+                step.kind.clone(),
+                step.attempt.map_or_else(dash, |attempt| attempt.to_string()),
+                step.state.clone(),
+                step.node.clone().unwrap_or_else(dash),
+                outcome.and_then(|o| o.run_ms).map_or_else(dash, length),
+                outcome.and_then(|o| o.cpu_ms).map_or_else(dash, length),
+                outcome.and_then(|o| o.memory_peak_bytes).map_or_else(dash, size),
+                outcome.map_or_else(dash, end),
+                outcome.and_then(|o| o.reward).map_or_else(dash, |reward| figure(reward.into())),
+            ]
+        };
+        let rows: Vec<_> = steps.steps.iter().map(row).collect();
+        let heads = ["STEP", "KIND", ">TRY", "STATE", "NODE", ">RUN", ">CPU", ">MEMORY", "END", ">REWARD"];
+        let mut out = grid("", &heads, &rows);
+        for step in &steps.steps {
+            notes(&mut out, step);
+        }
+        if let Some(step) = steps.steps.iter().find(|step| step.outcome.is_some()) {
+            let target = format!("{}/{}", steps.rollout, step.step);
+            _ = writeln!(out, "\noutput of a step: rollyard logs {}", shown(&target, 200));
+        }
+        out
+    }
+
+    fn nodes(&self, nodes: &[Node]) -> String {
+        let row = |node: &Node| {
+            let of = |used: u64, all: u64, form: fn(u64) -> String| format!("{}/{}", form(used), form(all));
+            vec![
+                node.name.clone(),
+                node.state.clone(),
+                of(node.cpu_used_milli, node.cpu_milli, cores),
+                of(node.memory_used_bytes, node.memory_bytes, size),
+                size(node.memory_available_bytes),
+                of(node.disk_used_bytes, node.disk_bytes, size),
+                format!("{}/{}", count(node.sandboxes.into()), count(node.sandboxes_max.into())),
+                format!("{}.{:02}", node.load_milli / 1000, node.load_milli % 1000 / 10),
+                node.backends.join(","),
+                node.version.clone(),
+            ]
+        };
+        let rows: Vec<_> = nodes.iter().map(row).collect();
+        let heads = [
+            "NODE",
+            "STATE",
+            ">CPU",
+            ">MEMORY",
+            ">FREE",
+            ">DISK",
+            ">SANDBOXES",
+            ">LOAD",
+            "BACKENDS",
+            "VERSION",
+        ];
+        grid("", &heads, &rows)
+    }
+
+    fn explanation(&self, explanation: &Explanation) -> String {
+        explanation.lines.iter().map(|line| shown(line, SENTENCE_CHARS_MAX) + "\n").collect()
+    }
+
+    fn submitted(&self, submitted: &Submitted) -> String {
+        shown(&submitted.job.id, 64) + "\n"
+    }
+
+    fn summary(&self, summary: &Summary) -> String {
+        let job = &summary.job;
+        let mut out = String::new();
+        label(
+            &mut out,
+            "job",
+            &format!("{}  {}  {}", shown(&job.name, 63), shown(&job.id, 64), shown(&job.state, 64)),
+        );
+        if let Some(reason) = job.reason.as_ref().or(job.failure_message.as_ref()) {
+            label(&mut out, "why", &lines(reason).join("\n"));
+        }
+        label(
+            &mut out,
+            "rollouts",
+            &format!(
+                "{} of {} ended in {} of {}; {} with a valid reward",
+                count(job.rollouts.ended),
+                count(job.rollouts.total),
+                plural(job.groups.total, "group"),
+                job.group_size,
+                count(job.rollouts.valid)
+            ),
+        );
+        rewards(&mut out, &job.rewards);
+        if let Some(detail) = &summary.detail {
+            clean(&mut out, detail);
+        }
+        failures(&mut out, &job.failures);
+        match &summary.detail {
+            Some(detail) => remarks(&mut out, detail),
+            None => label(
+                &mut out,
+                "note",
+                &format!(
+                    "per-step figures are left out above {} (SUMMARY_ROLLOUTS_MAX)",
+                    plural(crate::summary::SUMMARY_ROLLOUTS_MAX as u64, "rollout")
+                ),
+            ),
+        }
+        label(&mut out, "time", &time(summary));
+        label(&mut out, "tables", &shown(&job.table_root, SENTENCE_CHARS_MAX));
+        if job.groups.sealed > 0 {
+            let [import, read] = python(job).map(|line| shown(&line, SENTENCE_CHARS_MAX));
+            label(&mut out, "python", &format!("{import}\n{read}"));
+        }
+        out
+    }
+
+    fn findings(&self, _findings: &[Finding], rendered: &str) -> String {
+        rendered.to_owned()
+    }
+
+    fn dry_run(&self, dry_run: &DryRun) -> String {
+        lines(&dry_run.plan.to_string()).join("\n") + "\n"
+    }
+
+    fn doctor(&self, report: &Report) -> String {
+        let status = |status| match status {
+            Status::Works => "yes",
+            Status::Limited => "limited",
+            Status::Missing => "NO",
+        };
+        let row = |check: &Check| {
+            let mut detail = check.detail.clone();
+            if check.status == Status::Missing {
+                detail += &format!("; so {}", check.consequence);
+            }
+            vec![status(check.status).to_owned(), check.name.to_owned(), detail]
+        };
+        let rows: Vec<_> = report.checks.iter().map(row).collect();
+        let mut out = grid("", &["WORKS", "WHAT", "DETAIL"], &rows);
+        let row = |c: &Capacity| vec![c.ceiling.to_owned(), count(c.limit), count(c.sandboxes)];
+        let rows: Vec<_> = report.capacity.iter().map(row).collect();
+        _ = write!(out, "\n{}", grid("", &["CEILING", ">LIMIT", ">SANDBOXES"], &rows));
+        let verdict = if report.container() { "can" } else { "CANNOT" };
+        _ = writeln!(out, "\nthis host {verdict} run sandboxes");
+        out
+    }
+}
+
+impl Table {
+    fn age(&self, at_us: Option<i64>) -> String {
+        at_us.map_or_else(|| "-".to_owned(), |at| length(self.now.since(Timestamp(at)).0))
+    }
+}
+
+/// How an attempt ended, in a word or two.
+fn end(outcome: &Outcome) -> String {
+    match (&outcome.failure, outcome.exit_code, outcome.signal) {
+        (Some(failure), _, _) => failure.code.clone(),
+        (None, Some(code), _) => format!("exit {code}"),
+        (None, None, Some(signal)) => format!("signal {signal}"),
+        (None, None, None) => "ended".to_owned(),
+    }
+}
+
+/// What does not fit in the row of a step: its failure in full, cut captures, artifacts.
+fn notes(out: &mut String, step: &Step) {
+    let Some(outcome) = &step.outcome else { return };
+    let who = match step.attempt {
+        Some(attempt) if attempt > 0 => format!("{}, attempt {attempt}", step.step),
+        _ => step.step.clone(),
+    };
+    let mut say = |text: String| _ = writeln!(out, "\n{}: {text}", shown(&who, 80));
+    if let Some(failure) = &outcome.failure {
+        let message = lines(&failure.message).join("\n  ");
+        say(format!("{} ({}): {message}", shown(&failure.code, 64), shown(&failure.domain, 64)));
+    }
+    for (name, stream) in [("stdout", &outcome.stdout), ("stderr", &outcome.stderr)] {
+        if stream.truncated {
+            say(format!(
+                "capture_truncated: {} of {} of {name} kept",
+                size(stream.stored_bytes),
+                size(stream.written_bytes)
+            ));
+        }
+    }
+    for artifact in &outcome.artifacts {
+        let (name, kind) = (shown(&artifact.name, 64), shown(&artifact.media_type, 64));
+        say(format!(
+            "output {name}: {} of {kind}, sha256 {}",
+            size(artifact.size_bytes),
+            shown(&artifact.sha256, 64)
+        ));
+    }
+}

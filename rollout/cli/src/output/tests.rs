@@ -1,0 +1,78 @@
+//! Every renderer over every kind of data. The inputs hold hostile text on purpose.
+
+use super::{Output, fixtures, json::Json, quiet::Quiet, table::Table};
+use crate::summary::Summary;
+
+fn renderers() -> [(&'static str, Box<dyn Output>); 3] {
+    [("table", Box::new(Table { now: fixtures::NOW })), ("json", Box::new(Json)), ("quiet", Box::new(Quiet))]
+}
+
+fn snapshots(kind: &str, render: impl Fn(&dyn Output) -> String) {
+    for (name, output) in renderers() {
+        let text = render(output.as_ref());
+        let safe = text.bytes().all(|b| b == b'\n' || b == b' ' || b.is_ascii_graphic());
+        assert!(safe, "{kind} as {name} lets a control character through: {text:?}");
+        assert!(text.is_empty() || text.ends_with('\n'), "{kind} as {name}");
+        if name == "json" {
+            serde_json::from_str::<serde_json::Value>(&text).expect(kind);
+        }
+        insta::assert_snapshot!(format!("{kind}_{name}"), text);
+    }
+}
+
+#[test]
+fn jobs() {
+    snapshots("jobs", |output| output.jobs(&[fixtures::running_job(), fixtures::finished_job()]));
+}
+
+#[test]
+fn no_jobs_is_a_head_and_an_empty_array() {
+    assert_eq!(Table { now: fixtures::NOW }.jobs(&[]).lines().count(), 1);
+    assert_eq!((Json.jobs(&[]), Quiet.jobs(&[])), ("[]\n".to_owned(), String::new()));
+}
+
+#[test]
+fn job() {
+    snapshots("job", |output| output.job(&fixtures::held_job()));
+}
+
+#[test]
+fn rollouts() {
+    snapshots("rollouts", |output| output.rollouts(&[fixtures::rewarded(0.25), fixtures::failed_rollout()]));
+}
+
+#[test]
+fn steps() {
+    snapshots("steps", |output| output.steps(&fixtures::rollout_steps()));
+}
+
+#[test]
+fn nodes() {
+    snapshots("nodes", |output| output.nodes(&fixtures::nodes()));
+}
+
+#[test]
+fn explanation() {
+    snapshots("explanation", |output| output.explanation(&fixtures::explanation()));
+}
+
+#[test]
+fn submitted() {
+    snapshots("submitted", |output| output.submitted(&fixtures::submitted()));
+}
+
+#[test]
+fn summary() {
+    snapshots("summary", |output| output.summary(&fixtures::summary()));
+}
+
+#[test]
+fn summary_of_a_job_too_large_to_look_into() {
+    let large = Summary { detail: None, yard_cpu_ms: None, ..fixtures::summary() };
+    insta::assert_snapshot!("summary_large", Table { now: fixtures::NOW }.summary(&large));
+}
+
+#[test]
+fn doctor() {
+    snapshots("doctor", |output| output.doctor(&fixtures::doctor()));
+}

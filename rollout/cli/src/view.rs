@@ -1,0 +1,361 @@
+//! What commands print, as plain values: made from the wire, rendered by `output`. The field
+//! names are the names in `--output json`. Times are microseconds since 1970 UTC, lengths
+//! milliseconds, sizes bytes; what is unknown is null.
+
+use rollout_wire::v1;
+use serde::Serialize;
+
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Job {
+    pub id: String,
+    pub name: String,
+    pub state: String,
+    /// Of `held` and `cancelling`.
+    pub reason: Option<String>,
+    pub spec_hash: String,
+    pub table_root: String,
+    pub created_at_us: i64,
+    pub finished_at_us: Option<i64>,
+    pub group_size: u32,
+    pub groups: Groups,
+    pub rollouts: RolloutCounts,
+    pub steps_running: u64,
+    pub steps_ready: u64,
+    pub rewards: Rewards,
+    pub failures: Vec<FailureCount>,
+    pub failure_message: Option<String>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Groups {
+    pub total: u64,
+    pub closed: u64,
+    /// In the tables.
+    pub sealed: u64,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct RolloutCounts {
+    pub total: u64,
+    pub admitted: u64,
+    pub ended: u64,
+    /// With a valid reward.
+    pub valid: u64,
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Rewards {
+    pub count: u64,
+    pub mean: Option<f64>,
+    pub successes: u64,
+    pub pass_at_k: Vec<PassAtK>,
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct PassAtK {
+    pub k: u32,
+    pub value: f64,
+    /// Groups with at least k valid members.
+    pub groups: u64,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct FailureCount {
+    pub domain: String,
+    pub code: String,
+    pub rollouts: u64,
+    pub example: String,
+    pub example_rollout: String,
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Rollout {
+    pub id: String,
+    pub task_id: String,
+    pub status: String,
+    pub stop_reason: Option<String>,
+    pub failure: Option<Failure>,
+    /// Null unless valid.
+    pub reward: Option<f32>,
+    pub created_at_us: Option<i64>,
+    pub finished_at_us: Option<i64>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Failure {
+    pub code: String,
+    pub domain: String,
+    pub message: String,
+}
+
+/// One attempt of a step, or a step that has none yet.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Step {
+    pub step: String,
+    pub kind: String,
+    pub state: String,
+    pub attempt: Option<u32>,
+    pub node: Option<String>,
+    pub placed_at_us: Option<i64>,
+    pub started_at_us: Option<i64>,
+    pub ended_at_us: Option<i64>,
+    pub outcome: Option<Outcome>,
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Outcome {
+    pub failure: Option<Failure>,
+    pub exit_code: Option<i32>,
+    pub signal: Option<i32>,
+    pub oom: bool,
+    pub timed_out: bool,
+    pub reward: Option<f32>,
+    pub run_ms: Option<u64>,
+    pub cpu_ms: Option<u64>,
+    pub memory_peak_bytes: Option<u64>,
+    pub disk_peak_bytes: Option<u64>,
+    pub stdout: Captured,
+    pub stderr: Captured,
+    pub artifacts: Vec<Artifact>,
+    pub image_digest: String,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize)]
+pub struct Captured {
+    pub sha256: Option<String>,
+    pub stored_bytes: u64,
+    pub written_bytes: u64,
+    pub truncated: bool,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Artifact {
+    pub name: String,
+    pub media_type: String,
+    pub size_bytes: u64,
+    pub sha256: String,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Node {
+    pub name: String,
+    pub state: String,
+    pub incarnation: String,
+    pub version: String,
+    pub cpu_milli: u64,
+    pub cpu_used_milli: u64,
+    pub memory_bytes: u64,
+    pub memory_used_bytes: u64,
+    pub memory_available_bytes: u64,
+    pub disk_bytes: u64,
+    pub disk_used_bytes: u64,
+    pub sandboxes: u32,
+    pub sandboxes_max: u32,
+    pub load_milli: u64,
+    pub backends: Vec<String>,
+}
+
+/// The answer to `explain`.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Explanation {
+    pub target: String,
+    /// Sentences, the most important first.
+    pub lines: Vec<String>,
+    /// The same as data.
+    pub detail: serde_json::Value,
+}
+
+/// A job was accepted.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Submitted {
+    pub job: Job,
+    /// It was there before and goes on.
+    pub resumed: bool,
+    pub warnings: Vec<serde_json::Value>,
+}
+
+/// What `show` shows of a rollout.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct RolloutSteps {
+    pub rollout: String,
+    pub steps: Vec<Step>,
+}
+
+impl From<v1::Job> for Job {
+    fn from(job: v1::Job) -> Self {
+        let counts = job.counts.unwrap_or_default();
+        let rewards = job.rewards.unwrap_or_default();
+        Self {
+            id: job.id,
+            name: job.name,
+            state: job.state,
+            reason: text(job.reason),
+            spec_hash: job.spec_hash,
+            table_root: job.table_root,
+            created_at_us: job.created_at_us,
+            finished_at_us: job.finished_at_us,
+            group_size: job.group_size,
+            groups: Groups {
+                total: counts.groups_total,
+                closed: counts.groups_closed,
+                sealed: counts.groups_sealed,
+            },
+            rollouts: RolloutCounts {
+                total: counts.rollouts_total,
+                admitted: counts.rollouts_admitted,
+                ended: counts.rollouts_ended,
+                valid: counts.rollouts_valid,
+            },
+            steps_running: counts.steps_running,
+            steps_ready: counts.steps_ready,
+            rewards: rewards.into(),
+            failures: job.failures.into_iter().map(FailureCount::from).collect(),
+            failure_message: job.failure_message,
+        }
+    }
+}
+
+impl Job {
+    /// Nothing more will happen to it.
+    pub fn is_final(&self) -> bool {
+        matches!(self.state.as_str(), "finished" | "cancelled")
+    }
+
+    pub fn is_held(&self) -> bool {
+        self.state == "held"
+    }
+
+    /// Rollouts that ended with a failure, whoever is to blame.
+    pub fn failed_rollouts(&self) -> u64 {
+        self.failures.iter().map(|failure| failure.rollouts).sum()
+    }
+
+    /// It ran to its end and at least one rollout gave a valid reward or ended well.
+    pub fn went_well(&self) -> bool {
+        let some_ended_well = self.rollouts.valid > 0 || self.failed_rollouts() < self.rollouts.ended;
+        self.state == "finished" && (some_ended_well || self.rollouts.ended == 0)
+    }
+}
+
+impl From<v1::Rewards> for Rewards {
+    fn from(rewards: v1::Rewards) -> Self {
+        #[expect(clippy::cast_precision_loss, reason = "a mean of more than 2^53 rewards is not exact")]
+        let mean = (rewards.count > 0).then(|| rewards.sum / rewards.count as f64);
+        let pass = |p: v1::PassAtK| PassAtK { k: p.k, value: p.value, groups: p.groups };
+        Self {
+            count: rewards.count,
+            mean,
+            successes: rewards.successes,
+            pass_at_k: rewards.pass_at_k.into_iter().map(pass).collect(),
+        }
+    }
+}
+
+impl From<v1::FailureCount> for FailureCount {
+    fn from(failure: v1::FailureCount) -> Self {
+        let v1::FailureCount { domain, code, rollouts, example, example_rollout } = failure;
+        Self { domain, code, rollouts, example, example_rollout }
+    }
+}
+
+impl From<v1::Failure> for Failure {
+    fn from(failure: v1::Failure) -> Self {
+        let v1::Failure { code, domain, message } = failure;
+        Self { code, domain, message }
+    }
+}
+
+impl From<v1::Rollout> for Rollout {
+    fn from(rollout: v1::Rollout) -> Self {
+        Self {
+            id: rollout.id,
+            task_id: rollout.task_id,
+            status: rollout.status,
+            stop_reason: rollout.stop_reason,
+            failure: rollout.failure.map(Failure::from),
+            reward: rollout.reward,
+            created_at_us: rollout.created_at_us,
+            finished_at_us: rollout.finished_at_us,
+        }
+    }
+}
+
+impl From<v1::StepRow> for Step {
+    fn from(row: v1::StepRow) -> Self {
+        Self {
+            step: row.step,
+            kind: row.kind,
+            state: row.state,
+            attempt: row.attempt,
+            node: text(row.node),
+            placed_at_us: row.placed_at_us,
+            started_at_us: row.started_at_us,
+            ended_at_us: row.ended_at_us,
+            outcome: row.outcome.map(Outcome::from),
+        }
+    }
+}
+
+impl From<v1::Outcome> for Outcome {
+    fn from(outcome: v1::Outcome) -> Self {
+        let times = outcome.times.unwrap_or_default();
+        let usage = outcome.usage.unwrap_or_default();
+        Self {
+            failure: outcome.failure.map(Failure::from),
+            exit_code: outcome.exit_code,
+            signal: outcome.signal,
+            oom: outcome.oom,
+            timed_out: outcome.timed_out,
+            reward: outcome.reward.map(|reward| reward.value),
+            run_ms: times.run_ms,
+            cpu_ms: usage.cpu_ms,
+            memory_peak_bytes: usage.memory_peak_bytes,
+            disk_peak_bytes: usage.disk_peak_bytes,
+            stdout: outcome.stdout.map(Captured::from).unwrap_or_default(),
+            stderr: outcome.stderr.map(Captured::from).unwrap_or_default(),
+            artifacts: outcome.artifacts.into_iter().map(Artifact::from).collect(),
+            image_digest: outcome.image_digest,
+        }
+    }
+}
+
+impl From<v1::Captured> for Captured {
+    fn from(captured: v1::Captured) -> Self {
+        let v1::Captured { sha256, stored_bytes, written_bytes, truncated } = captured;
+        Self { sha256, stored_bytes, written_bytes, truncated }
+    }
+}
+
+impl From<v1::Artifact> for Artifact {
+    fn from(artifact: v1::Artifact) -> Self {
+        let v1::Artifact { name, media_type, size, sha256 } = artifact;
+        Self { name, media_type, size_bytes: size, sha256 }
+    }
+}
+
+impl From<v1::Node> for Node {
+    fn from(node: v1::Node) -> Self {
+        let capacity = node.capacity.unwrap_or_default();
+        Self {
+            name: node.name,
+            state: node.state,
+            incarnation: node.incarnation,
+            version: node.version,
+            cpu_milli: capacity.cpu_milli,
+            cpu_used_milli: node.used_cpu_milli,
+            memory_bytes: capacity.memory_bytes,
+            memory_used_bytes: node.used_memory_bytes,
+            memory_available_bytes: node.memory_available_bytes,
+            disk_bytes: capacity.disk_bytes,
+            disk_used_bytes: node.used_disk_bytes,
+            sandboxes: node.sandboxes,
+            sandboxes_max: capacity.sandboxes,
+            load_milli: node.load_milli,
+            backends: capacity.backends,
+        }
+    }
+}
+
+fn text(text: String) -> Option<String> {
+    (!text.is_empty()).then_some(text)
+}

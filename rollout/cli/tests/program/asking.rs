@@ -1,0 +1,129 @@
+//! Commands that ask a yard something.
+
+use rollout_wire::v1::{LogsChunk, StepRow};
+use serde_json::Value;
+use tonic::Code;
+
+use crate::support::{JOB, Script, Yard, job, rollyard};
+
+const ASKING: [&[&str]; 8] = [
+    &["ps"],
+    &["ps", JOB],
+    &["show", JOB],
+    &["show", "j0000000000007-g0-s1"],
+    &["explain", JOB],
+    &["logs", "j0000000000007-g0-s1/work"],
+    &["cancel", JOB],
+    &["nodes"],
+];
+
+fn step(name: &str) -> StepRow {
+    StepRow { step: name.into(), started_at_us: Some(1), attempt: Some(0), ..StepRow::default() }
+}
+
+#[test]
+fn without_a_yard_every_question_ends_with_3_and_says_how_to_get_one() {
+    let dir = tempfile::tempdir().expect("a directory");
+    for args in ASKING {
+        let ran = rollyard(dir.path(), args);
+        assert_eq!((ran.code, ran.stdout.as_str()), (3, ""), "{args:?}: {}", ran.stderr);
+        assert!(ran.stderr.starts_with("error[yard_unreachable]: "), "{args:?}: {}", ran.stderr);
+        assert!(ran.stderr.contains("hint: start one with `rollyard dev`"), "{args:?}: {}", ran.stderr);
+    }
+}
+
+#[test]
+fn a_refusal_of_the_yard_keeps_its_code_and_hint_in_both_forms() {
+    let refuse = Some((Code::FailedPrecondition, "job_final", "the job is finished", "submit it again"));
+    let yard = Yard::start(Script { refuse, ..Script::default() });
+    for args in ASKING {
+        let ran = yard.ask(args);
+        assert_eq!((ran.code, ran.stdout.as_str()), (1, ""), "{args:?}");
+        assert_eq!(
+            ran.stderr, "error[job_final]: the job is finished\n  hint: submit it again\n",
+            "{args:?}"
+        );
+        let ran = yard.ask_json(args);
+        let error: Value = serde_json::from_str(&ran.stderr).expect("JSON on standard error");
+        assert_eq!((ran.code, ran.stdout.as_str()), (1, ""), "{args:?}");
+        assert_eq!(error["error"]["code"], "job_final");
+        assert_eq!(error["error"]["hint"], "submit it again");
+    }
+}
+
+#[test]
+fn every_answer_is_one_json_document_on_standard_output() {
+    let script = Script { jobs: vec![job("running")], steps: vec![step("work")], ..Script::default() };
+    let yard = Yard::start(script);
+    for args in ASKING.iter().filter(|args| args[0] != "logs") {
+        let ran = yard.ask_json(args);
+        assert_eq!(ran.code, 0, "{args:?}: {}", ran.stderr);
+        serde_json::from_str::<Value>(&ran.stdout).expect("JSON on standard output");
+        assert_eq!(ran.stderr, "", "{args:?}");
+    }
+}
+
+#[test]
+fn pages_are_followed_and_a_limit_that_hides_rows_is_said() {
+    let yard = Yard::start(Script { jobs: (0..5).map(|_| job("running")).collect(), ..Script::default() });
+    let all = yard.ask(&["ps", "--output", "quiet"]);
+    assert_eq!((all.code, all.stdout.lines().count(), all.stderr.as_str()), (0, 5, ""));
+    let some = yard.ask(&["ps", "--output", "quiet", "--limit", "3"]);
+    assert_eq!((some.code, some.stdout.lines().count()), (0, 3));
+    assert_eq!(some.stderr, "there are more; see them with --limit above 3\n");
+}
+
+#[test]
+fn logs_go_to_the_stream_they_came_from_byte_for_byte() {
+    let chunk = |stream: &str, data: &[u8], dropped_bytes| LogsChunk {
+        stream: stream.into(),
+        data: data.to_vec(),
+        dropped_bytes,
+    };
+    let logs =
+        vec![chunk("stdout", b"out \x1b[0m\n", 0), chunk("stderr", b"err\n", 0), chunk("stdout", b"", 4096)];
+    let yard = Yard::start(Script { logs, steps: vec![step("work")], ..Script::default() });
+    let ran = yard.ask(&["logs", "j0000000000007-g0-s1"]);
+    assert_eq!((ran.code, ran.stdout.as_str()), (0, "out \u{1b}[0m\n"));
+    assert_eq!(
+        ran.stderr,
+        "step work\nerr\nstdout: 4Ki more were written and not kept (capture_truncated)\n"
+    );
+}
+
+#[test]
+fn an_unknown_step_is_refused_with_the_nearest_one() {
+    let yard = Yard::start(Script { steps: vec![step("work"), step("grade")], ..Script::default() });
+    for command in ["show", "logs"] {
+        let ran = yard.ask(&[command, "j0000000000007-g0-s1/wokr"]);
+        assert_eq!((ran.code, ran.stdout.as_str()), (2, ""), "{command}");
+        assert!(ran.stderr.ends_with("  hint: did you mean `work`?\n"), "{command}: {}", ran.stderr);
+    }
+}
+
+#[test]
+fn wrong_words_end_with_2_before_any_yard_is_asked() {
+    let dir = tempfile::tempdir().expect("a directory");
+    for args in [
+        &["show", "nothing"][..],
+        &["ps", "j1"],
+        &["explain", "a/b"],
+        &["ps", "--yard", "https://yard.example"],
+        &["ps", "--yard", "yard.example:80"],
+        &["frobnicate"],
+        &["ps", "--limit", "0"],
+    ] {
+        let ran = rollyard(dir.path(), args);
+        assert_eq!((ran.code, ran.stdout.as_str()), (2, ""), "{args:?}: {}", ran.stderr);
+        assert!(ran.stderr.starts_with("error"), "{args:?}: {}", ran.stderr);
+    }
+}
+
+#[test]
+fn a_cancel_carries_its_reason() {
+    let yard = Yard::start(Script::default());
+    let ran = yard.ask(&["cancel", JOB, "--reason", "wrong data", "--output", "quiet"]);
+    assert_eq!((ran.code, ran.stdout.as_str()), (0, "cancelling\n"));
+    let seen = yard.seen.lock().expect("unpoisoned");
+    assert_eq!((seen.cancels[0].job.as_str(), seen.cancels[0].reason.as_str()), (JOB, "wrong data"));
+}

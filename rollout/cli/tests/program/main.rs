@@ -1,0 +1,6 @@
+//! The real program: its exit codes, what it writes where, what it asks of a yard.
+
+mod asking;
+mod run;
+mod specs;
+mod support;
