@@ -166,15 +166,29 @@ fn result(done: i32) -> io::Result<()> {
     if done < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
-fn become_root() -> io::Result<()> {
-    // SAFETY: integers and a null list of length 0.
-    unsafe {
-        result(libc::setgroups(0, std::ptr::null()))?;
-        result(libc::setresgid(0, 0, 0))?;
-        result(libc::setresuid(0, 0, 0))?;
-        die_with_parent()?;
-        libc::umask(0o022);
+/// A change of identity of this thread, the only one there is. The C library's functions of these
+/// names lock its list of threads and wait for each: of the broker's other thread, which may be
+/// just starting, this copy would wait for ever.
+fn become_user(id: u32) -> io::Result<()> {
+    // SAFETY: integers only.
+    let change = |call| unsafe { libc::syscall(call, id, id, id) };
+    for call in [libc::SYS_setresgid, libc::SYS_setresuid] {
+        if change(call) < 0 {
+            return Err(io::Error::last_os_error());
+        }
     }
+    Ok(())
+}
+
+fn become_root() -> io::Result<()> {
+    // SAFETY: a null list of length 0; see `become_user` for why it is not the C library's.
+    if unsafe { libc::syscall(libc::SYS_setgroups, 0, std::ptr::null::<libc::gid_t>()) } < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    become_user(0)?;
+    die_with_parent()?;
+    // SAFETY: an integer only.
+    unsafe { libc::umask(0o022) };
     Ok(())
 }
 
@@ -256,12 +270,9 @@ fn die_with_parent() -> io::Result<()> {
 /// Leaves init a user of its own with the capabilities it needs, ambient so that exec keeps them.
 fn drop_privileges() -> io::Result<()> {
     capabilities::no_new_privileges()?;
-    // SAFETY: integers only.
-    unsafe {
-        result(libc::prctl(libc::PR_SET_KEEPCAPS, 1, 0, 0, 0))?;
-        result(libc::setresgid(INIT_ID, INIT_ID, INIT_ID))?;
-        result(libc::setresuid(INIT_ID, INIT_ID, INIT_ID))?;
-    }
+    // SAFETY: no memory involved.
+    result(unsafe { libc::prctl(libc::PR_SET_KEEPCAPS, 1, 0, 0, 0) })?;
+    become_user(INIT_ID)?;
     die_with_parent()?;
     capabilities::keep_only(capabilities::OF_INIT)
 }
