@@ -11,6 +11,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 
 use sandbox_init::{CHANNEL_FD, packet};
 
+use super::INIT_ID;
 use super::device_tree::{MASK_DIR, MASK_FILE};
 use super::protocol::Step;
 use crate::host::mounts::{self, Context};
@@ -171,9 +172,7 @@ fn become_root() -> io::Result<()> {
         result(libc::setgroups(0, std::ptr::null()))?;
         result(libc::setresgid(0, 0, 0))?;
         result(libc::setresuid(0, 0, 0))?;
-        // After the change of user, which clears it. If the parent's thread ended before this,
-        // the report socket has ended too, and the next receive sees it.
-        result(libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL, 0, 0, 0))?;
+        die_with_parent()?;
         libc::umask(0o022);
     }
     Ok(())
@@ -247,8 +246,23 @@ fn null_stdio() -> io::Result<()> {
     }
 }
 
+/// A change of user clears it: to be called after each. If the parent's thread ended before this,
+/// the report socket has ended too, and the next receive, or init's channel, sees it.
+fn die_with_parent() -> io::Result<()> {
+    // SAFETY: no memory involved.
+    result(unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL, 0, 0, 0) })
+}
+
+/// Leaves init a user of its own with the capabilities it needs, ambient so that exec keeps them.
 fn drop_privileges() -> io::Result<()> {
     capabilities::no_new_privileges()?;
+    // SAFETY: integers only.
+    unsafe {
+        result(libc::prctl(libc::PR_SET_KEEPCAPS, 1, 0, 0, 0))?;
+        result(libc::setresgid(INIT_ID, INIT_ID, INIT_ID))?;
+        result(libc::setresuid(INIT_ID, INIT_ID, INIT_ID))?;
+    }
+    die_with_parent()?;
     capabilities::keep_only(capabilities::OF_INIT)
 }
 

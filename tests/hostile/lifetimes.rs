@@ -1,0 +1,2 @@
+crate::cases![];
+pub fn be_the_victim_if_asked() {}

@@ -1,0 +1,1 @@
+pub const CASES: &[(&str, fn())] = &[];
