@@ -50,7 +50,7 @@ struct Session {
     /// The driver has applied its attach: commands may go there.
     active: bool,
     capacity: Capacity,
-    version: String,
+    about: About,
     outgoing: mpsc::Sender<Outgoing>,
     close: watch::Sender<Option<Close>>,
     /// The latest heartbeat, until the driver takes it.
@@ -66,7 +66,14 @@ pub struct ConnectedNode {
     pub incarnation: IncarnationId,
     pub capacity: Capacity,
     pub measured: Measured,
+    pub about: About,
+}
+
+/// What an executor said of itself, for people and rows.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct About {
     pub version: String,
+    pub backends: Vec<String>,
 }
 
 /// The connected nodes.
@@ -104,7 +111,7 @@ impl Links {
         node: &NodeId,
         incarnation: IncarnationId,
         capacity: Capacity,
-        version: String,
+        about: About,
         outgoing: mpsc::Sender<Outgoing>,
     ) -> (SessionId, watch::Receiver<Option<Close>>) {
         let mut inner = self.lock();
@@ -116,7 +123,7 @@ impl Links {
             incarnation,
             active: false,
             capacity,
-            version,
+            about,
             outgoing,
             close,
             beat: None,
@@ -158,7 +165,7 @@ impl Links {
 
     pub(crate) fn versions(&self) -> BTreeMap<NodeId, String> {
         let inner = self.lock();
-        inner.sessions.iter().map(|(node, session)| (node.clone(), session.version.clone())).collect()
+        inner.sessions.iter().map(|(node, session)| (node.clone(), session.about.version.clone())).collect()
     }
 
     pub fn list(&self) -> Vec<ConnectedNode> {
@@ -168,7 +175,7 @@ impl Links {
             incarnation: session.incarnation,
             capacity: session.capacity.clone(),
             measured: session.measured,
-            version: session.version.clone(),
+            about: session.about.clone(),
         };
         inner.sessions.iter().map(node).collect()
     }

@@ -84,12 +84,13 @@ def test_an_image_that_cannot_be_a_root_fails_the_start_with_its_reason(yard):
 
 
 def test_a_full_disk_under_the_data_directory_loses_nothing(yard):
-    """The yard lives on a small tmpfs of a private mount namespace; a file fills it while the job runs."""
+    """The yard lives on a tmpfs of a private mount namespace, just above the executor's reserve of 2 GiB;
+    a file fills it while the job runs and goes away later. Meanwhile `run` says what it waits for."""
     script = f"""
 set -eu
 mkdir -p {yard.data}
-mount -t tmpfs -o size=24m none {yard.data}
-(sleep 1; dd if=/dev/zero of={yard.data}/fill bs=64k 2>/dev/null || true; sleep 5; rm {yard.data}/fill) &
+mount -t tmpfs -o size=2200m none {yard.data}
+(sleep 1; dd if=/dev/zero of={yard.data}/fill bs=1M 2>/dev/null || true; sleep 14; rm {yard.data}/fill) &
 {' '.join(yard.command('run', str(yard.spec(SLOW)), '--table', str(yard.table)))}
 wait
 """
@@ -101,6 +102,7 @@ wait
         cwd=yard.directory,
     )
     assert done.returncode == 0, done.stdout + done.stderr
+    assert "disk" in done.stderr, done.stderr
     rows = yard.rows()
     assert len({row["trajectory_id"] for row in rows}) == len(rows) == 24
     for row in rows:

@@ -7,6 +7,7 @@ mod reference;
 mod run;
 mod services;
 mod specs;
+mod stall;
 mod wait;
 
 use std::io::{self, Write};

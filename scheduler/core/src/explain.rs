@@ -109,9 +109,15 @@ impl Cluster {
         if closed > 0 {
             facts.push(fact("unsealed", format!("{closed} closed groups wait for their rows to be sealed")));
         }
-        let first = self.ready.iter().find(|key| key.job == job.id).map(|key| key.at());
+        let ready = self.ready.iter().find(|key| key.job == job.id).map(|key| key.at());
+        let first =
+            ready.or_else(|| self.backoff.iter().find(|(_, at)| at.group.job == job.id).map(|(_, at)| *at));
         if let Some((at, group)) = first.and_then(|at| Some((at, job.groups.get(&at.group.index)?))) {
-            facts.push(self.explain_step(now, job, group, at));
+            let step = self.explain_step(now, job, group, at);
+            // What holds the whole job was said above.
+            if facts.iter().all(|f| f.code != step.code) {
+                facts.push(step);
+            }
         }
         facts
     }
@@ -144,8 +150,13 @@ impl Cluster {
             }
             StepState::Backoff => {
                 let wait = detail.map_or(rollout::Millis(0), |d| d.not_before.since(now.boot));
+                let refusal = detail.and_then(|d| d.refusal.as_ref());
                 let last = detail.and_then(|d| d.failure.as_ref());
-                let why = last.map_or(String::new(), |f| format!(" after {}: {}", f.code, f.message));
+                let why = match (refusal, last) {
+                    (Some(refusal), _) => format!("; {refusal}"),
+                    (None, Some(f)) => format!(" after {}: {}", f.code, f.message),
+                    (None, None) => String::new(),
+                };
                 fact("backoff", format!("step `{name}` is tried again in {wait}{why}"))
             }
             StepState::Running => {

@@ -99,6 +99,8 @@ pub(crate) struct Detail {
     /// Chains that had to start again because of this step, without an attempt to show for it.
     pub chain_breaks: u32,
     pub refusals: u32,
+    /// What the last node that refused said.
+    pub refusal: Option<String>,
     /// Refused as `NeverFits`.
     pub excluded: Vec<NodeId>,
     /// Refused last, for lack of room.

@@ -25,8 +25,11 @@ pub(super) async fn list(service: &JobsService) -> Result<v1::ListNodesReply, Ap
     }
     let ledger = service.ask(|cluster, _| cluster.nodes()).await?.unwrap_or_default();
     for connected in service.links.list() {
-        let used = ledger.iter().find(|node| node.node == connected.node).map(|node| node.used);
-        let used = used.unwrap_or_default();
+        // What the ledger holds, not the last heartbeat's count: it is what placement goes by.
+        let (used, sandboxes) = ledger
+            .iter()
+            .find(|node| node.node == connected.node)
+            .map_or_else(Default::default, |node| (node.used, node.sandboxes));
         let total = connected.capacity.total;
         let node = v1::Node {
             name: connected.node.to_string(),
@@ -38,15 +41,15 @@ pub(super) async fn list(service: &JobsService) -> Result<v1::ListNodesReply, Ap
                 disk_bytes: total.disk.0,
                 sandboxes: connected.capacity.sandboxes,
                 disk_limit_max_bytes: connected.capacity.disk_limit_max.0,
-                backends: Vec::new(),
+                backends: connected.about.backends,
             }),
             used_cpu_milli: used.cpu.0,
             used_memory_bytes: used.memory.0,
             used_disk_bytes: used.disk.0,
-            sandboxes: connected.measured.sandboxes,
+            sandboxes,
             memory_available_bytes: connected.measured.memory_available.0,
             load_milli: connected.measured.load_milli,
-            version: connected.version,
+            version: connected.about.version,
         };
         nodes.insert(node.name.clone(), node);
     }

@@ -1,5 +1,6 @@
 //! A hello as the core takes it. Every refusal names the field.
 
+use super::About;
 use rollout::quantity::{QUANTITY_MAX, Request};
 use rollout::text::shown;
 use rollout::{Bytes, Generation, IncarnationId, MilliCpu, NodeId};
@@ -10,6 +11,8 @@ use scheduler_core::event::{Capacity, Fence, Held, HeldPhase, Measured, RefusalC
 
 /// Attempts one executor may hold.
 pub const HELD_MAX: usize = 65_536;
+/// Kinds of backend one node may offer.
+const BACKENDS_MAX: usize = 16;
 /// Characters of a version or a message of an executor that are kept.
 const TEXT_CHARS_MAX: usize = 512;
 
@@ -19,7 +22,7 @@ pub(super) struct Greeting {
     pub incarnation: IncarnationId,
     pub capacity: Capacity,
     pub held: Vec<Held>,
-    pub version: String,
+    pub about: About,
 }
 
 fn wrong(field: &str, problem: impl Into<String>) -> WireError {
@@ -54,8 +57,21 @@ pub(super) fn greeting(hello: &v1::Hello) -> Result<Greeting, WireError> {
             disk_limit_max: Bytes(capacity.disk_limit_max_bytes),
         },
         held: hello.held.iter().map(held).collect::<Result<_, _>>()?,
-        version: shown(&hello.version, TEXT_CHARS_MAX),
+        about: About {
+            version: shown(&hello.version, TEXT_CHARS_MAX),
+            backends: backends(&capacity.backends)?,
+        },
     })
+}
+
+fn backends(names: &[String]) -> Result<Vec<String>, WireError> {
+    if names.len() > BACKENDS_MAX {
+        return Err(wrong(
+            "hello.capacity.backends",
+            format!("{} kinds, at most {BACKENDS_MAX}", names.len()),
+        ));
+    }
+    Ok(names.iter().map(|name| shown(name, TEXT_CHARS_MAX)).collect())
 }
 
 fn held(message: &v1::HeldAttempt) -> Result<Held, WireError> {
@@ -130,6 +146,7 @@ impl Reporter {
 
 #[cfg(test)]
 mod tests {
+    use super::About;
     use super::*;
 
     fn hello() -> v1::Hello {

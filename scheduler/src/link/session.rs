@@ -46,12 +46,12 @@ pub(super) async fn run(service: NodesService, mut incoming: Streaming<v1::Repor
             return;
         }
     };
-    let Greeting { node, incarnation, capacity, held, version } = greeting;
+    let Greeting { node, incarnation, capacity, held, about } = greeting;
     let (outgoing, commands) = mpsc::channel(NODE_COMMANDS_MAX);
     let (session, closed) =
-        service.links.register(&node, incarnation, capacity.clone(), version.clone(), outgoing);
+        service.links.register(&node, incarnation, capacity.clone(), about.clone(), outgoing);
     let reporter = Reporter { node: node.clone(), incarnation };
-    tracing::info!(%node, %incarnation, version, "executor attached");
+    tracing::info!(%node, %incarnation, version = about.version, "executor attached");
 
     let welcome = v1::Welcome {
         epoch: service.welcome.epoch,

@@ -22,7 +22,7 @@ impl Target {
     pub fn parse(text: &str) -> Result<Self, Error> {
         let bad = || Error::BadTarget {
             text: rollout::text::shown(text, 80),
-            expected: "a job (jXXXXXXXXXXXXX), a rollout (JOB-gN-sN) or ROLLOUT/STEP",
+            expected: "a job (j and 13 characters), a rollout (JOB-gN-sN) or ROLLOUT/STEP",
         };
         if let Some((rollout, step)) = text.split_once('/') {
             return match (rollout.parse(), step.parse()) {
@@ -38,7 +38,7 @@ impl Target {
 fn job_id(text: &str) -> Result<JobId, Error> {
     text.parse().map_err(|_| Error::BadTarget {
         text: rollout::text::shown(text, 80),
-        expected: "a job (jXXXXXXXXXXXXX)",
+        expected: "a job (j and 13 characters)",
     })
 }
 

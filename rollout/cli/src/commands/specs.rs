@@ -5,6 +5,7 @@ use rollout_wire::v1::submit_request::IfUnfinished;
 use tokio_util::sync::CancellationToken;
 
 use super::Context;
+use super::stall::Seen;
 use super::wait::{Waited, wait};
 use crate::args::{self, OutputFormat};
 use crate::client::Client;
@@ -114,7 +115,15 @@ pub async fn follow(
     let began = std::time::Instant::now();
     let mut progress = Progress::start(context.talk.clone());
     progress.update(job);
-    let waited = wait(client, &job.id, through_hold, stop, |job| progress.update(job)).await;
+    let seen = Seen::default();
+    let watched = wait(client, &job.id, through_hold, stop, |job| {
+        seen.note(job);
+        progress.update(job);
+    });
+    let waited = tokio::select! {
+        waited = watched => waited,
+        () = seen.explain_stalls(context, client, &job.id) => return Err(Error::Interrupted),
+    };
     drop(progress);
     let job = match waited? {
         Waited::Ended(job) | Waited::Held(job) => job,

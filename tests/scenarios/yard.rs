@@ -1,0 +1,290 @@
+//! Plays a script.
+
+use std::fmt::Write as _;
+use std::sync::Arc;
+
+use rollout::failure::Failure;
+use rollout::outcome::{Captured, Outcome, Reward, Times, Usage};
+use rollout::plan::JobPlan;
+use rollout::quantity::Request;
+use rollout::*;
+use scheduler_core::event::{Capacity, ExpandedGroup, Fence, Measured, RefusalClass};
+use scheduler_core::model::Stored;
+use scheduler_core::{Cluster, Command, Config, Event, ExplainTarget, Now, Record};
+
+const JOB: JobId = JobId::from_bits(1);
+
+struct Yard {
+    cluster: Cluster,
+    stored: Stored,
+    now: Now,
+    plan: Arc<JobPlan>,
+    incarnations: u64,
+    nodes: Vec<(NodeId, IncarnationId)>,
+    out: String,
+}
+
+/// The output of a script: each line of it, then what followed, indented.
+pub fn play(text: &str) -> String {
+    let (document, rest) = text.split_once("\nend\n").expect("a script has a spec between `spec` and `end`");
+    let document = document.split_once("spec\n").expect("`spec` opens the spec").1;
+    let checked = spec::check(document, "scenario.yaml");
+    let plan = Arc::new(checked.plan.clone().unwrap_or_else(|| panic!("{}", checked.render(document))));
+    let now = Now { boot: BootTime(1_000_000), wall: Timestamp(0) };
+    let mut yard = Yard {
+        cluster: Cluster::new(Config::default()),
+        stored: Stored::default(),
+        now,
+        plan,
+        incarnations: 0,
+        nodes: vec![],
+        out: String::new(),
+    };
+    for line in rest.lines().filter(|l| !l.trim().is_empty()) {
+        writeln!(yard.out, "{line}").unwrap();
+        if !line.starts_with('#') {
+            yard.verb(line);
+        }
+    }
+    yard.out
+}
+
+impl Yard {
+    fn verb(&mut self, line: &str) {
+        let words: Vec<&str> = line.split_whitespace().collect();
+        match words[..] {
+            ["submit", groups] => {
+                let groups_total = groups.parse().unwrap();
+                self.stored.submit(JOB, self.plan.clone(), groups_total, self.now.wall);
+                let (plan, created_at) = (self.plan.clone(), self.now.wall);
+                self.event(Event::JobSubmitted { job: JOB, plan, groups_total, created_at });
+            }
+            ["attach", name, cpu, memory] => self.attach(name, cpu, memory),
+            ["detach", name] => {
+                let (node, incarnation) = self.node(name);
+                self.event(Event::NodeDetached { node, incarnation });
+            }
+            ["end", attempt, how, ref reward @ ..] => self.end(attempt, how, reward.first().copied()),
+            ["refuse", attempt, class, ref message @ ..] => {
+                let class = match class {
+                    "busy" => RefusalClass::Busy,
+                    "gone" => RefusalClass::SandboxGone,
+                    other => panic!("unknown class {other}"),
+                };
+                let (at, attempt) = self.running(attempt);
+                self.event(Event::AttemptRefused { at, attempt, class, message: message.join(" ") });
+            }
+            ["wait", length] => self.wait(length.parse().unwrap()),
+            ["cancel", ref reason @ ..] => {
+                let (code, reason) = (FailureCode::Cancelled, reason.join(" "));
+                self.event(Event::JobCancelled { job: JOB, code, reason });
+            }
+            ["restart"] => {
+                let snapshot = self.stored.snapshot();
+                let (cluster, records) = Cluster::restore(Config::default(), self.now, snapshot);
+                self.cluster = cluster;
+                self.tell(records);
+                self.pass();
+            }
+            ["explain"] => self.explain(ExplainTarget::Job(JOB)),
+            ["explain", attempt] => {
+                let (rollout, step) = self.parse(attempt);
+                self.explain(ExplainTarget::Step(rollout, step));
+            }
+            ["seal"] => {
+                let closed: Vec<GroupId> = self.stored.snapshot().jobs[0]
+                    .groups
+                    .iter()
+                    .filter(|g| g.closed.is_some())
+                    .map(|g| g.index)
+                    .map(|index| GroupId { job: JOB, index })
+                    .collect();
+                closed.iter().for_each(|group| self.stored.seal(*group));
+                self.event(Event::GroupsSealed { groups: closed });
+            }
+            _ => panic!("not a verb: {line}"),
+        }
+    }
+
+    fn attach(&mut self, name: &str, cpu: &str, memory: &str) {
+        self.incarnations += 1;
+        let node = NodeId(name.parse().unwrap());
+        let incarnation = IncarnationId::from_bits(self.incarnations);
+        self.nodes.retain(|(known, _)| *known != node);
+        self.nodes.push((node.clone(), incarnation));
+        let value = |text: &str, key: &str| text.strip_prefix(key).expect("cpu=N memory=SIZE").to_owned();
+        let total = Request {
+            cpu: value(cpu, "cpu=").parse().unwrap(),
+            memory: value(memory, "memory=").parse().unwrap(),
+            disk: Bytes(1 << 40),
+        };
+        let capacity = Capacity { total, sandboxes: 1000, disk_limit_max: Bytes(1 << 40) };
+        self.event(Event::NodeAttached { node, incarnation, capacity, held: vec![] });
+    }
+
+    fn end(&mut self, attempt: &str, how: &str, reward: Option<&str>) {
+        let failure = (how != "ok").then(|| Failure::new(how.parse().unwrap(), "as the script says"));
+        let (at, attempt) = self.running(attempt);
+        let kept = failure.is_none() && self.plan.continuation(attempt.step).is_some();
+        let reward = reward.map(|value| Reward { value: value.parse().unwrap(), components: vec![] });
+        let outcome = Box::new(Outcome {
+            failure,
+            exit_code: None,
+            signal: None,
+            oom: false,
+            timed_out: false,
+            stdout: Captured::default(),
+            stderr: Captured::default(),
+            artifacts: vec![],
+            reward,
+            times: Times::default(),
+            usage: Usage::default(),
+            image_digest: String::new(),
+        });
+        self.event(Event::AttemptEnded { at, attempt, outcome, kept });
+    }
+
+    fn wait(&mut self, length: Millis) {
+        // Nodes that are attached beat every second.
+        let mut left = length.0;
+        while left > 0 {
+            let step = left.min(1000);
+            left -= step;
+            self.now.boot = self.now.boot.after(Millis(step));
+            let uses = self.cluster.nodes();
+            for node in uses.into_iter().filter(|n| n.attached) {
+                let (incarnation, measured) = (node.incarnation, Measured::default());
+                let beat = Event::Heartbeat { node: node.node, incarnation, measured };
+                assert!(self.cluster.apply(self.now, beat).is_empty());
+            }
+            self.pass();
+        }
+    }
+
+    fn explain(&mut self, target: ExplainTarget) {
+        let explanation = self.cluster.explain(self.now, target);
+        for line in explanation.map_or(vec!["(not in memory)".to_owned()], |e| e.lines) {
+            writeln!(self.out, "    {line}").unwrap();
+        }
+    }
+
+    fn event(&mut self, event: Event) {
+        let records = self.cluster.apply(self.now, event);
+        self.tell(records);
+        self.pass();
+    }
+
+    fn pass(&mut self) {
+        loop {
+            let plan = self.cluster.plan(self.now);
+            let mut again = plan.wake_at == Some(self.now.boot);
+            self.tell(plan.records);
+            for command in plan.commands {
+                self.tell_command(&command);
+                if let Command::Expand { job, first, count } = command {
+                    let groups = vec![ExpandedGroup { resources: None, broken: None }; count as usize];
+                    let records = self.cluster.apply(self.now, Event::GroupsExpanded { job, first, groups });
+                    self.tell(records);
+                    again = true;
+                }
+            }
+            if let Err(wrong) = self.cluster.check() {
+                panic!("{}\ninvariants violated: {wrong:#?}", self.out);
+            }
+            if !again {
+                return;
+            }
+        }
+    }
+
+    fn tell(&mut self, records: Vec<Record>) {
+        for record in records {
+            self.stored.apply(&record);
+            let line = match record {
+                Record::JobState { state, reason, .. } => format!("job is {} {reason}", state.as_str()),
+                Record::GroupsAdmitted { first, count, .. } => {
+                    format!("admit groups {first}..{}", first + count)
+                }
+                Record::AttemptPlaced { attempt, generation, node, continue_from, .. } => {
+                    let on = continue_from
+                        .map_or(String::new(), |from| format!(" in the sandbox of {}", self.name(from)));
+                    format!("place {} at generation {generation} on {node}{on}", self.name(attempt))
+                }
+                Record::AttemptStarted { attempt, .. } => format!("started {}", self.name(attempt)),
+                Record::AttemptEnded { attempt, outcome, kept, .. } => {
+                    let how = outcome.failure.map_or("ok".to_owned(), |f| f.code.to_string());
+                    format!("ended {} {how}{}", self.name(attempt), if kept { ", sandbox kept" } else { "" })
+                }
+                Record::AttemptWithdrawn { attempt, .. } => format!("withdraw {}", self.name(attempt)),
+                Record::StepState { rollout, step, state } => {
+                    let step = &self.plan.step(step).name;
+                    format!("step g{}-s{}/{step} is {}", rollout.group.index, rollout.sample, state.as_str())
+                }
+                Record::RolloutEnded { rollout, end } => {
+                    let failure =
+                        end.failure.map_or(String::new(), |f| format!(", {} ({})", f.code, f.domain));
+                    let reward = end.reward.map_or("null".to_owned(), |r| r.value.to_string());
+                    let (group, sample) = (rollout.group.index, rollout.sample);
+                    format!("rollout g{group}-s{sample} is {}, reward {reward}{failure}", end.status.as_str())
+                }
+                Record::GroupClosed { group, seq, closed_as, valid } => {
+                    format!(
+                        "group {} closes as {} with seq {seq}, {valid} valid",
+                        group.index,
+                        closed_as.as_str()
+                    )
+                }
+                Record::Lease { node, state, .. } => format!("lease of {node} is {state:?}").to_lowercase(),
+                Record::Fenced { attempt, generation, .. } => {
+                    format!("fenced: {} at generation {generation}", self.name(attempt))
+                }
+            };
+            writeln!(self.out, "    {}", line.trim_end()).unwrap();
+        }
+    }
+
+    fn tell_command(&mut self, command: &Command) {
+        let line = match command {
+            Command::Expand { first, count, .. } => format!("expand {first}..{}", first + count),
+            Command::Start { to, attempt, keep, .. } => {
+                format!("start {} on {}{}", self.name(*attempt), to.node, if *keep { ", keep" } else { "" })
+            }
+            Command::Kill { to, attempt, code, .. } => {
+                format!("kill {} on {}: {code}", self.name(*attempt), to.node)
+            }
+            Command::Release { to, attempt } => {
+                format!("release the sandbox of {} on {}", self.name(*attempt), to.node)
+            }
+            Command::AckEnded { attempt, .. } => format!("acknowledge {}", self.name(*attempt)),
+            Command::Record { group, seq } => format!("record group {} under seq {seq}", group.index),
+            Command::Disconnect { node, reason, .. } => format!("disconnect {node}: {reason}"),
+        };
+        writeln!(self.out, "  > {line}").unwrap();
+    }
+
+    fn name(&self, attempt: AttemptId) -> String {
+        let RolloutId { group, sample, .. } = attempt.rollout;
+        format!("g{}-s{sample}/{}.{}", group.index, self.plan.step(attempt.step).name, attempt.attempt)
+    }
+
+    fn parse(&self, text: &str) -> (RolloutId, StepIndex) {
+        let (rollout, step) = text.split_once('/').expect("g0-s0/step");
+        let rollout = format!("{JOB}-{rollout}").parse().expect("g0-s0");
+        let index = self.plan.step_indices().find(|&i| self.plan.step(i).name.as_str() == step);
+        (rollout, index.expect("a step of the spec"))
+    }
+
+    /// The latest attempt of a step, as its node knows it.
+    fn running(&self, text: &str) -> (Fence, AttemptId) {
+        let (rollout, step) = self.parse(text);
+        let latest =
+            self.stored.attempts.values().filter(|a| (a.attempt.rollout, a.attempt.step) == (rollout, step));
+        let latest = latest.max_by_key(|a| a.attempt.attempt).expect("the step was tried");
+        let (node, incarnation, generation) = (latest.node.clone(), latest.incarnation, latest.generation);
+        (Fence { node, incarnation, generation }, latest.attempt)
+    }
+
+    fn node(&self, name: &str) -> (NodeId, IncarnationId) {
+        self.nodes.iter().find(|(node, _)| node.0.as_str() == name).expect("it attached").clone()
+    }
+}
