@@ -10,7 +10,9 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use executor::sandbox::container::{Container, ContainerConfig};
-use executor::sandbox::{Backend, CreateError, Exit, FileSource, Process, Sandbox, SandboxSpec, Spawn, SpawnError};
+use executor::sandbox::{
+    Backend, CreateError, Exit, FileSource, Process, Sandbox, SandboxSpec, Spawn, SpawnError,
+};
 use libtest_mimic::Failed;
 use rollout::Bytes;
 use rollout::quantity::{Limit, Resources};
@@ -188,7 +190,7 @@ impl Lab {
     pub async fn program(&self, sandbox: &Held, name: &str, source: &str) {
         let made = tests::programs::compile(&self.dir, name, source).expect("a program");
         let content = FileSource::File(std::fs::File::open(made).expect("the program"));
-        sandbox.write_file(&format!("/workspace/{name}"), content, 0o755, "root").await.expect("written");
+        sandbox.write_file(&format!("/workspace/{name}"), content, 0o755, "0").await.expect("written");
     }
 
     /// Host pids of the sandbox's processes but init, and init's.
@@ -202,12 +204,7 @@ impl Lab {
     }
 }
 
-pub async fn start_as(
-    sandbox: &Held,
-    user: &str,
-    cwd: &str,
-    argv: &[&str],
-) -> Result<Started, SpawnError> {
+pub async fn start_as(sandbox: &Held, user: &str, cwd: &str, argv: &[&str]) -> Result<Started, SpawnError> {
     let (stdout, stdout_end) = std::io::pipe().expect("a pipe");
     let (stderr, stderr_end) = std::io::pipe().expect("a pipe");
     let process = sandbox

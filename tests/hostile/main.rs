@@ -53,7 +53,8 @@ fn main() {
         lifetimes::CASES,
     ]
     .concat();
-    let sandboxes = cases.into_iter().map(|(name, case)| (name, Box::new(move || lab::run(name, case)) as Run));
+    let sandboxes =
+        cases.into_iter().map(|(name, case)| (name, Box::new(move || lab::run(name, case)) as Run));
     let yards = [output::CASES, rewards::CASES].concat();
     let yards = yards.into_iter().map(|(name, case)| (name, Box::new(move || yard::run(name, case)) as Run));
     let rooted = sandboxes.chain(yards).map(|(name, run)| trial(name, run, is_root));

@@ -52,7 +52,9 @@ int main(void) {
     sprintf(path, "/proc/1/ns/%s", ns[i]);
     TRY("setns_init", (fd = open(path, O_RDONLY)) < 0 ? -1 : syscall(SYS_setns, fd, 0));
   }
-  TRY("setns_pidfd", syscall(SYS_setns, syscall(SYS_pidfd_open, 1, 0), 0x20000));
+  int pidfd = syscall(SYS_pidfd_open, 1, 0);
+  TRY("setns_pidfd", syscall(SYS_setns, pidfd, 0x20000));
+  close(pidfd);
   TRY("clone3", syscall(SYS_clone3, zero, 88));
   TRY("mknod_block", mknod("/tmp/b", S_IFBLK | 0600, makedev(254, 0)));
   TRY("mknod_char", mknod("/tmp/c", S_IFCHR | 0600, makedev(1, 1)));
@@ -130,7 +132,10 @@ async fn calls_that_reach_the_host_kernel_are_refused(lab: &Lab) -> Done {
         for set in ["CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb"] {
             assert_eq!(status(process, set).unwrap(), "0000000000000000", "{user} {set}");
         }
-        assert_eq!((status(process, "NoNewPrivs").unwrap(), status(process, "Seccomp").unwrap()), ("1".into(), "2".into()));
+        assert_eq!(
+            (status(process, "NoNewPrivs").unwrap(), status(process, "Seccomp").unwrap()),
+            ("1".into(), "2".into())
+        );
         assert_eq!(std::fs::read_to_string(format!("/proc/{init}/mountinfo")).unwrap(), mounts);
         sandbox.end().await;
     }
@@ -142,7 +147,8 @@ async fn a_foreign_architecture_is_killed_and_an_x32_call_is_absent(lab: &Lab) -
         return Err(crate::skips::Skip("not x86-64".into()));
     }
     let sandbox = lab.sandbox().await;
-    let foreign = r#"int main(void) { long r; __asm__ volatile("int $0x80" : "=a"(r) : "a"(20)); return 0; }"#;
+    let foreign =
+        r#"int main(void) { long r; __asm__ volatile("int $0x80" : "=a"(r) : "a"(20)); return 0; }"#;
     lab.program(&sandbox, "foreign", foreign).await;
     let ended = crate::lab::start_as(&sandbox, "rollout", "/", &["/workspace/foreign"]).await.unwrap();
     assert_eq!(ended.output().await.exit, Exit::Signal(31), "SIGSYS");
@@ -220,14 +226,15 @@ async fn nothing_inside_can_touch_init(lab: &Lab) -> Done {
         let seen = || {
             // Fields 18 and 19, 41: priority, niceness, policy.
             let stat = std::fs::read_to_string(format!("/proc/{init}/stat")).unwrap();
-            let fields: Vec<_> = stat.rsplit(')').next().unwrap().split_whitespace().map(str::to_owned).collect();
+            let fields: Vec<_> =
+                stat.rsplit(')').next().unwrap().split_whitespace().map(str::to_owned).collect();
             let scheduled = [fields[15].clone(), fields[16].clone(), fields[38].clone()];
             let limits = std::fs::read_to_string(format!("/proc/{init}/limits")).unwrap();
             (limits, scheduled, status(init, "Cpus_allowed"), descriptors(init).len())
         };
         let before = seen();
         let (held, lines) = stays(&sandbox, user, &["/workspace/at_init"]).await;
-        assert_eq!(seen(), before, "{user}: {lines:?}");
+        assert!(seen() == before, "{user}: {lines:?}\n{:?}\n{before:?}", seen());
         for line in lines.iter().filter(|line| !line.starts_with("signal ")) {
             assert!(!line.ends_with(" 0"), "{user}: {line}");
         }
@@ -296,7 +303,8 @@ async fn what_honest_programs_call_is_allowed(lab: &Lab) -> Done {
         sandbox.end().await;
     }
     let sandbox = lab.sandbox().await;
-    let output = shell(&sandbox, "echo out > /dev/stdout; echo err > /dev/stderr; ls /proc/self/fd > /dev/null").await;
+    let output =
+        shell(&sandbox, "echo out > /dev/stdout; echo err > /dev/stderr; ls /proc/self/fd > /dev/null").await;
     assert_eq!((output.stdout.as_str(), output.stderr.as_str()), ("out\n", "err\n"), "{output:?}");
     sandbox.end().await;
     Ok(())

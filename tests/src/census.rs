@@ -77,6 +77,15 @@ impl Census {
         Ok(())
     }
 
+    /// For a process that does more than execute.
+    #[must_use]
+    pub fn without_descriptors_of(mut self, who: &str) -> Self {
+        if let Some(descriptors) = self.0.get_mut("descriptors") {
+            descriptors.retain(|kind, _| !kind.starts_with(who));
+        }
+        self
+    }
+
     /// What differs, one thing a line; none if nothing does.
     pub fn difference(&self, after: &Self) -> Option<String> {
         let mut lines = Vec::new();
@@ -153,7 +162,10 @@ pub fn descriptors(pid: i32) -> Vec<String> {
     let plain = |link: PathBuf| {
         let text = link.to_string_lossy().into_owned();
         let listing = text.starts_with("/proc/") && text.ends_with("/fd");
-        let kind = text.split_once(":[").map_or(text.clone(), |(kind, _)| kind.to_owned());
+        let kind = match text.split_once(":[") {
+            Some((kind, number)) if number.starts_with(|c: char| c.is_ascii_digit()) => kind.to_owned(),
+            _ => text,
+        };
         (!listing).then_some(kind)
     };
     links.filter_map(plain).collect()

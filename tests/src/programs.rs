@@ -8,7 +8,8 @@ use std::process::Command;
 pub fn compile(dir: &Path, name: &str, source: &str) -> io::Result<PathBuf> {
     let (from, to) = (dir.join(format!("{name}.c")), dir.join(name));
     std::fs::write(&from, source)?;
-    let status = Command::new("cc").args(["-O1", "-w", "-static", "-pthread", "-o"]).arg(&to).arg(&from).status();
+    let status =
+        Command::new("cc").args(["-O1", "-w", "-static", "-pthread", "-o"]).arg(&to).arg(&from).status();
     let status = status.map_err(|error| io::Error::new(error.kind(), format!("running cc: {error}")))?;
     if status.success() { Ok(to) } else { Err(io::Error::other(format!("cc of {name}: {status}"))) }
 }

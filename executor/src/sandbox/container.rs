@@ -50,6 +50,9 @@ const FDS_PER_SANDBOX: u64 = 4;
 /// Tasks the node needs beside its sandboxes, and those an idle sandbox and its first process take.
 const TASKS_RESERVED: u64 = 1024;
 const TASKS_PER_SANDBOX: u64 = 2;
+/// The smallest limit of memory and of disk. A tmpfs takes a size of 0 for no limit at all, and
+/// init needs a little itself.
+const SIZE_LIMIT_MIN: Bytes = Bytes(1 << 20);
 /// Of the free bytes of the data directory, the part that loop disks may promise together.
 const DISK_SHARE_PERCENT: u64 = 90;
 
@@ -232,6 +235,13 @@ impl Container {
         if used >= self.ceiling {
             let (used, limit) = (used.into(), self.ceiling.into());
             return Err(CreateError::Busy { ceiling: "sandboxes", used, limit });
+        }
+        for (guarantee, size) in [("limit.disk", limit.disk), ("limit.memory", limit.memory)] {
+            if size < SIZE_LIMIT_MIN {
+                let problem =
+                    format!("{size} is less than the smallest that holds a sandbox, {SIZE_LIMIT_MIN}");
+                return Err(CreateError::NotEnforceable { guarantee, problem });
+            }
         }
         if limit.disk > TMPFS_DISK_MAX {
             if self.disk_limit_max <= TMPFS_DISK_MAX || limit.disk > self.disk_limit_max {
