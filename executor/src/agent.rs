@@ -17,7 +17,6 @@ use tokio::time::{Instant, MissedTickBehavior, interval};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use crate::Config;
 use crate::attempt::{self, Assignment, Finished, Tools};
 use crate::capacity::Measured;
 use crate::capture::{self, Stream};
@@ -29,6 +28,7 @@ use crate::logs::{self, LOG_READS_MAX};
 use crate::messages::{self, Command, LogRequest};
 use crate::sandbox::{Backend, Sandbox};
 use crate::storage::Storage;
+use crate::{Config, Error};
 
 /// How often the lease and the end of a shutdown are looked at.
 const TICK: Duration = Duration::from_millis(50);
@@ -94,9 +94,12 @@ impl Agent {
         }
     }
 
-    /// Serves until `token`, then ends every attempt and returns when nothing is left.
-    pub async fn run(mut self, token: CancellationToken) {
-        let Some(mut progressed) = self.progressed.take() else { return };
+    /// Serves until `token` or the end of the backend, then ends every attempt and returns when
+    /// nothing is left.
+    pub async fn run(mut self, token: CancellationToken) -> Result<(), Error> {
+        let Some(mut progressed) = self.progressed.take() else { return Ok(()) };
+        let backend = self.parts.backend.clone();
+        let mut backend_ended = backend.ended();
         let mut ticks = interval(TICK);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut stopping: Option<Stopping> = None;
@@ -121,26 +124,31 @@ impl Agent {
                 }
                 _ = ticks.tick() => {}
                 () = token.cancelled(), if stopping.is_none() => {
-                    let kill = Kill {
-                        code: FailureCode::NodeLost,
-                        reason: "the executor was told to end".to_owned(),
-                        should_store: false,
-                    };
                     tracing::info!(sandboxes = self.parts.book.sandboxes(), "ending");
-                    let actions = self.parts.book.stop(&kill);
-                    self.act(actions);
-                    stopping = Some(Stopping { since: Instant::now(), quiet_since: None });
+                    stopping = Some(self.stop("the executor was told to end", Ok(())));
+                }
+                // Without it every attempt would fail here while another node could run it.
+                reason = &mut backend_ended, if stopping.is_none() => {
+                    tracing::error!(reason, "the sandbox backend ended, and so does the executor");
+                    let why = format!("the sandbox backend ended: {reason}");
+                    stopping = Some(self.stop(&why, Err(Error::Backend { reason })));
                 }
             }
             self.check_lease();
             self.renew_when_empty();
             self.parts.heartbeat.send_replace((*self.parts.measured.borrow(), self.parts.book.sandboxes()));
-            if let Some(stopping) = &mut stopping
-                && self.has_stopped(stopping)
-            {
-                return;
+            if stopping.as_mut().is_some_and(|stopping| self.has_stopped(stopping)) {
+                return stopping.map_or(Ok(()), |stopping| stopping.result);
             }
         }
+    }
+
+    fn stop(&mut self, reason: &str, result: Result<(), Error>) -> Stopping {
+        let reason = reason.to_owned();
+        let kill = Kill { code: FailureCode::NodeLost, reason, should_store: false };
+        let actions = self.parts.book.stop(&kill);
+        self.act(actions);
+        Stopping { since: Instant::now(), quiet_since: None, result }
     }
 
     fn is_quiet(&self) -> bool {
@@ -378,4 +386,6 @@ impl Agent {
 struct Stopping {
     since: Instant,
     quiet_since: Option<Instant>,
+    /// What the executor ends with.
+    result: Result<(), Error>,
 }

@@ -102,6 +102,20 @@ async fn an_executor_that_ends_hands_its_attempts_back() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn without_its_backend_an_executor_hands_its_attempts_back_and_ends_with_the_reason() {
+    let mut yard = Yard::start().await;
+    yard.send(command::Kind::Start(order("agent", "sleep"))).await;
+    yard.started().await;
+    yard.backend.end.notify_one();
+    let refused = yard.refused().await;
+    assert_eq!(refused.class(), v1::attempt_refused::Class::Unhealthy);
+    let ended = yard.executor.take().unwrap().join().await;
+    let Err(executor::Error::Backend { reason }) = ended else { panic!("{ended:?}") };
+    assert_eq!(reason, "the broker is gone");
+    assert!(yard.backend.state().census.is_empty());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn two_executors_never_share_a_data_directory() {
     let yard = Yard::start().await;
     let second = yard.serve();
