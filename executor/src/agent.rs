@@ -175,6 +175,12 @@ impl Agent {
                 self.opening = Some(reply);
                 self.answer_opening();
             }
+            // Its lease ended while it attached: what it was welcomed with is gone, and the
+            // scheduler has to hear that from a hello of its own.
+            FromLink::Up(session) if !self.is_current(session.incarnation) => {
+                tracing::warn!(incarnation = %session.incarnation, "attached too late: its lease is over");
+                session.closed.cancel();
+            }
             FromLink::Up(session) => {
                 self.storage = Some(session.storage.clone());
                 self.session = Some(session);
@@ -183,8 +189,14 @@ impl Agent {
                 }
             }
             FromLink::Down => self.session = None,
+            // Of a link that was given up: it was meant for an incarnation that is over.
+            FromLink::Command(_) if self.session.is_none() => {}
             FromLink::Command(command) => self.obey(command),
         }
+    }
+
+    fn is_current(&self, incarnation: IncarnationId) -> bool {
+        !self.is_abandoning && *self.parts.incarnation.borrow() == incarnation
     }
 
     fn obey(&mut self, command: Command) {
@@ -324,7 +336,10 @@ impl Agent {
     fn check_lease(&mut self) {
         let Some(lease) = *self.parts.lease.borrow() else { return };
         let incarnation = *self.parts.incarnation.borrow();
-        if self.is_abandoning || lease.incarnation != incarnation || boot_now() < lease.ends_at {
+        // The lease of another incarnation covers nothing that this one holds.
+        let covers = lease.incarnation == incarnation && boot_now() < lease.ends_at;
+        let has_none_yet = lease.incarnation != incarnation && self.parts.book.is_empty();
+        if self.is_abandoning || covers || has_none_yet {
             return;
         }
         let sandboxes = self.parts.book.sandboxes();
