@@ -290,6 +290,10 @@ fn own_resources(plan: &JobPlan, index: StepIndex, lookup: &Lookup<'_>) -> Resul
             }
         };
     }
+    if let Some(key) = spec::empty_limit(&slots) {
+        let problem = "a limit of nothing at all".to_owned();
+        return Err(bad(step, &format!("resources.limit.{key}"), problem, "more than 0"));
+    }
     if let Some((key, request, limit)) = spec::over_limit(&slots) {
         let (request, limit) = (spec::show_slot(key, request), spec::show_slot(key, limit));
         let problem = format!("the request {request} is more than the limit {limit}");

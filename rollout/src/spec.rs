@@ -36,7 +36,7 @@ pub use tables::{
 pub use tree::{DEPTH_MAX, EXPANDED_BYTES_MAX, KEY_BYTES_MAX, NODES_MAX, TEXT_BYTES_MAX};
 
 pub(crate) use grammar::{image as check_image, path as check_path, table as check_table};
-pub(crate) use resources::{SLOTS, from_slots, over_limit, parse_slot, show_slot};
+pub(crate) use resources::{SLOTS, empty_limit, from_slots, over_limit, parse_slot, show_slot};
 
 use crate::plan::JobPlan;
 

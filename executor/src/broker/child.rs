@@ -11,6 +11,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 
 use sandbox_init::{CHANNEL_FD, packet};
 
+use super::INIT_ID;
 use super::device_tree::{MASK_DIR, MASK_FILE};
 use super::protocol::Step;
 use crate::host::mounts::{self, Context};
@@ -165,17 +166,29 @@ fn result(done: i32) -> io::Result<()> {
     if done < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
-fn become_root() -> io::Result<()> {
-    // SAFETY: integers and a null list of length 0.
-    unsafe {
-        result(libc::setgroups(0, std::ptr::null()))?;
-        result(libc::setresgid(0, 0, 0))?;
-        result(libc::setresuid(0, 0, 0))?;
-        // After the change of user, which clears it. If the parent's thread ended before this,
-        // the report socket has ended too, and the next receive sees it.
-        result(libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL, 0, 0, 0))?;
-        libc::umask(0o022);
+/// A change of identity of this thread, the only one there is. The C library's functions of these
+/// names lock its list of threads and wait for each: of the broker's other thread, which may be
+/// just starting, this copy would wait for ever.
+fn become_user(id: u32) -> io::Result<()> {
+    // SAFETY: integers only.
+    let change = |call| unsafe { libc::syscall(call, id, id, id) };
+    for call in [libc::SYS_setresgid, libc::SYS_setresuid] {
+        if change(call) < 0 {
+            return Err(io::Error::last_os_error());
+        }
     }
+    Ok(())
+}
+
+fn become_root() -> io::Result<()> {
+    // SAFETY: a null list of length 0; see `become_user` for why it is not the C library's.
+    if unsafe { libc::syscall(libc::SYS_setgroups, 0, std::ptr::null::<libc::gid_t>()) } < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    become_user(0)?;
+    die_with_parent()?;
+    // SAFETY: an integer only.
+    unsafe { libc::umask(0o022) };
     Ok(())
 }
 
@@ -247,8 +260,20 @@ fn null_stdio() -> io::Result<()> {
     }
 }
 
+/// A change of user clears it: to be called after each. If the parent's thread ended before this,
+/// the report socket has ended too, and the next receive, or init's channel, sees it.
+fn die_with_parent() -> io::Result<()> {
+    // SAFETY: no memory involved.
+    result(unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL, 0, 0, 0) })
+}
+
+/// Leaves init a user of its own with the capabilities it needs, ambient so that exec keeps them.
 fn drop_privileges() -> io::Result<()> {
     capabilities::no_new_privileges()?;
+    // SAFETY: no memory involved.
+    result(unsafe { libc::prctl(libc::PR_SET_KEEPCAPS, 1, 0, 0, 0) })?;
+    become_user(INIT_ID)?;
+    die_with_parent()?;
     capabilities::keep_only(capabilities::OF_INIT)
 }
 

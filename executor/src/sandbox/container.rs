@@ -10,7 +10,7 @@
 
 use std::fs::{self, File};
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
@@ -36,7 +36,7 @@ use crate::broker::ranges::RANGES_MAX;
 use crate::broker::serve::lock;
 use crate::census;
 use crate::host::cgroup::{Layout, Limits, Tree};
-use crate::host::landlock;
+use crate::host::{landlock, open};
 
 /// How long a start waits for the broker of a previous life to finish its cleaning up.
 const LOCK_WAIT_TRIES: u32 = 600;
@@ -50,6 +50,9 @@ const FDS_PER_SANDBOX: u64 = 4;
 /// Tasks the node needs beside its sandboxes, and those an idle sandbox and its first process take.
 const TASKS_RESERVED: u64 = 1024;
 const TASKS_PER_SANDBOX: u64 = 2;
+/// The smallest limit of memory and of disk. A tmpfs takes a size of 0 for no limit at all, and
+/// init needs a little itself.
+const SIZE_LIMIT_MIN: Bytes = Bytes(1 << 20);
 /// Of the free bytes of the data directory, the part that loop disks may promise together.
 const DISK_SHARE_PERCENT: u64 = 90;
 
@@ -233,6 +236,13 @@ impl Container {
             let (used, limit) = (used.into(), self.ceiling.into());
             return Err(CreateError::Busy { ceiling: "sandboxes", used, limit });
         }
+        for (guarantee, size) in [("limit.disk", limit.disk), ("limit.memory", limit.memory)] {
+            if size < SIZE_LIMIT_MIN {
+                let problem =
+                    format!("{size} is less than the smallest that holds a sandbox, {SIZE_LIMIT_MIN}");
+                return Err(CreateError::NotEnforceable { guarantee, problem });
+            }
+        }
         if limit.disk > TMPFS_DISK_MAX {
             if self.disk_limit_max <= TMPFS_DISK_MAX || limit.disk > self.disk_limit_max {
                 let problem = format!(
@@ -309,6 +319,10 @@ impl Backend for Container {
             id_base: created.id_base,
             memory_disk: created.memory_disk,
         }))
+    }
+
+    async fn ended(&self) -> String {
+        self.shared.client.ended().await
     }
 
     fn ceilings(&self) -> Ceilings {
@@ -466,6 +480,10 @@ impl Sandbox for ContainerSandbox {
             setup(&format!("looking up user `{}`", spawn.user), source)
         })?;
         let request = spawn_request(&spawn, user).map_err(|source| setup("reading the request", source))?;
+        for output in [&spawn.stdout, &spawn.stderr] {
+            give(output.as_fd(), self.id_base + user.uid, self.id_base + user.gid)
+                .map_err(|source| setup("handing over its output", source))?;
+        }
         let channel = &self.alive().channel;
         let ticket = channel.ticket();
         let (answer, exited) = channel.spawn(ticket, request, &spawn.stdout, &spawn.stderr).await.map_err(
@@ -558,6 +576,15 @@ impl Drop for ContainerSandbox {
             self.shared.client.destroy_detached(self.id.clone());
         }
     }
+}
+
+/// Makes a pipe the user's, who may then open it again as /dev/stdout. Anything else (a device of
+/// the host) keeps its owner.
+fn give(output: BorrowedFd<'_>, uid: u32, gid: u32) -> io::Result<()> {
+    if open::stat(output)?.st_mode & libc::S_IFMT != libc::S_IFIFO {
+        return Ok(());
+    }
+    open::change_owner(output, uid, gid)
 }
 
 fn spawn_request(spawn: &Spawn, user: User) -> Result<message::Spawn, io::Error> {

@@ -38,39 +38,51 @@ pub struct Image {
     top: (u64, u64, i64),
 }
 
+/// An image once it is prepared. Whoever needs it meanwhile waits for the one who prepares it: a
+/// burst prepares nothing twice, and nothing over what another already uses.
+type Slot = Arc<Mutex<Option<Arc<Image>>>>;
+
 #[derive(Debug)]
 pub struct Images {
     data_dir: PathBuf,
-    known: Mutex<BTreeMap<String, Arc<Image>>>,
+    /// Never forgotten: its skeleton has one place.
+    host: Slot,
+    directories: Mutex<BTreeMap<String, Slot>>,
 }
 
 impl Images {
     pub fn new(data_dir: PathBuf) -> Self {
-        Self { data_dir, known: Mutex::default() }
+        Self { data_dir, host: Slot::default(), directories: Mutex::default() }
     }
 
     /// The image of a spec, prepared once. Blocks on the disk.
     pub fn get(&self, name: &str) -> Result<Arc<Image>, CreateError> {
         let bad = |problem: String| CreateError::BadRootfs { image: name.to_owned(), problem };
-        // Held while it is prepared: a burst would have every sandbox prepare the same folder.
-        let mut images = lock(&self.known);
-        if let Some(known) = images.get(name)
+        let directory = name.strip_prefix("dir:").map(Path::new);
+        let slot = match directory {
+            None if name == "host" => Arc::clone(&self.host),
+            None => return Err(bad("only `host` and `dir:/absolute/path` can be used here".into())),
+            Some(_) => self.slot(name),
+        };
+        let mut slot = lock(&slot);
+        if let Some(known) = &*slot
             && fs::metadata(&known.lower).is_ok_and(|top| identity(&top) == known.top)
         {
             return Ok(Arc::clone(known));
         }
-        let image = Arc::new(match name.strip_prefix("dir:") {
-            None if name == "host" => {
-                self.host().map_err(|error| bad(format!("making its skeleton: {error}")))?
-            }
-            None => return Err(bad("only `host` and `dir:/absolute/path` can be used here".into())),
-            Some(path) => self.directory(Path::new(path)).map_err(bad)?,
-        });
-        if images.len() >= IMAGES_MAX {
-            images.pop_first();
+        let prepared = match directory {
+            None => self.host().map_err(|error| bad(format!("making its skeleton: {error}")))?,
+            Some(path) => self.directory(path).map_err(bad)?,
+        };
+        Ok(Arc::clone(slot.insert(Arc::new(prepared))))
+    }
+
+    fn slot(&self, name: &str) -> Slot {
+        let mut directories = lock(&self.directories);
+        if directories.len() >= IMAGES_MAX && !directories.contains_key(name) {
+            directories.pop_first();
         }
-        images.insert(name.to_owned(), Arc::clone(&image));
-        Ok(image)
+        Arc::clone(directories.entry(name.to_owned()).or_default())
     }
 
     fn host(&self) -> io::Result<Image> {

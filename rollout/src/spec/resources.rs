@@ -68,6 +68,15 @@ pub(crate) fn over_limit(slots: &[u64; 7]) -> Option<(&'static str, u64, u64)> {
         .map(|slot| (SLOTS[slot].1, slots[slot], slots[slot + 3]))
 }
 
+/// The first limit of nothing at all: nothing can run in it, and kernels read a size of 0 as none.
+pub(crate) fn empty_limit(slots: &[u64; 7]) -> Option<&'static str> {
+    SLOTS
+        .iter()
+        .zip(slots)
+        .find(|((side, _), value)| *side == "limit" && **value == 0)
+        .map(|((_, key), _)| *key)
+}
+
 struct Slot<'t> {
     found: Found<'t>,
     value: Field<u64>,
@@ -97,6 +106,13 @@ pub(crate) fn read(layers: &Layered<'_>, sink: &mut Sink) -> Option<ResourcesPla
             }
             (None, limit) => limit.clone(),
         };
+    }
+    for (slot, field) in slots.iter().zip(&fields).skip(3) {
+        if let (Some(slot), Field::Fixed(0)) = (slot, field) {
+            let message = format!("`{}` is a limit of nothing at all", slot.found.path);
+            let fault = Diagnostic::error(Code::BadValue, slot.found.node.span, &slot.found.path, message);
+            sink.push(fault.expected("more than 0"));
+        }
     }
     for request in 0..3 {
         let (Field::Fixed(asked), Field::Fixed(limit)) = (&fields[request], &fields[request + 3]) else {

@@ -1,0 +1,236 @@
+//! What there is of one executor, read from the host by code of its own: a census of the product
+//! would share the product's blind spots.
+//!
+//! Entries are counted by what they are, not by their numbers (pids, inodes), so that two censuses
+//! of the same state are equal.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+/// The deepest folder below a data directory that is looked at.
+const DEPTH_MAX: usize = 12;
+
+/// Counted things, by kind.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Census(BTreeMap<&'static str, BTreeMap<String, usize>>);
+
+impl Census {
+    /// Everything of the executor that runs in this process on this (canonical) data directory.
+    pub fn take(data_dir: &Path) -> io::Result<Self> {
+        let mut census = Self::default();
+        let leaves = leaves(data_dir)?;
+        let mut pids = descendants(std::process::id().cast_signed());
+        for leaf in &leaves {
+            census.count("cgroups", leaf.display());
+            let procs = fs::read_to_string(leaf.join("cgroup.procs")).unwrap_or_default();
+            pids.extend(procs.lines().filter_map(|pid| pid.parse::<i32>().ok()));
+        }
+        pids.sort_unstable();
+        pids.dedup();
+        let own_network = namespace(std::process::id().cast_signed(), "net");
+        for &pid in &pids {
+            census.count("processes", status(pid, "Name").unwrap_or_else(|| "gone".to_owned()));
+            let network = namespace(pid, "net");
+            if network.is_some() && network != own_network {
+                census.count("network namespaces", network.unwrap_or_default());
+            }
+        }
+        // This process is the executor; of its children, those outside of every leaf are brokers.
+        let brokers = pids.iter().filter(|pid| status(**pid, "Name").as_deref() == Some("rollyard-broker"));
+        for pid in brokers.copied().chain([std::process::id().cast_signed()]) {
+            let who = if pid == std::process::id().cast_signed() { "executor" } else { "broker" };
+            for kind in descriptors(pid) {
+                census.count("descriptors", format_args!("{who} {kind}"));
+            }
+            for mount in fs::read_to_string(format!("/proc/{pid}/mountinfo"))?.lines() {
+                let point = mount.split(' ').nth(4).unwrap_or_default();
+                census.count("mounts", format_args!("{who} {point}"));
+            }
+        }
+        for backing in loop_files()? {
+            if backing.starts_with(data_dir) {
+                census.count("loop devices", "one");
+            }
+        }
+        census.walk(data_dir, data_dir, 0)?;
+        Ok(census)
+    }
+
+    fn count(&mut self, kind: &'static str, what: impl std::fmt::Display) {
+        *self.0.entry(kind).or_default().entry(what.to_string()).or_default() += 1;
+    }
+
+    fn walk(&mut self, top: &Path, dir: &Path, depth: usize) -> io::Result<()> {
+        if depth > DEPTH_MAX {
+            return Err(io::Error::other(format!("{} is too deep", dir.display())));
+        }
+        for entry in fs::read_dir(dir)? {
+            let entry = entry?;
+            let path = entry.path();
+            self.count("paths", path.strip_prefix(top).unwrap_or(&path).display());
+            if entry.file_type()?.is_dir() {
+                self.walk(top, &path, depth + 1)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// For a process that does more than execute.
+    #[must_use]
+    pub fn without_descriptors_of(mut self, who: &str) -> Self {
+        if let Some(descriptors) = self.0.get_mut("descriptors") {
+            descriptors.retain(|kind, _| !kind.starts_with(who));
+        }
+        self
+    }
+
+    /// What differs, one thing a line; none if nothing does.
+    pub fn difference(&self, after: &Self) -> Option<String> {
+        let mut lines = Vec::new();
+        let kinds: std::collections::BTreeSet<_> = self.0.keys().chain(after.0.keys()).collect();
+        for kind in kinds {
+            let (empty, other_empty) = (BTreeMap::new(), BTreeMap::new());
+            let before = self.0.get(kind).unwrap_or(&empty);
+            let now = after.0.get(kind).unwrap_or(&other_empty);
+            let things: std::collections::BTreeSet<_> = before.keys().chain(now.keys()).collect();
+            for thing in things {
+                let (was, is) = (before.get(thing).unwrap_or(&0), now.get(thing).unwrap_or(&0));
+                if was != is {
+                    lines.push(format!("{kind}: {thing}: {was} before, {is} after"));
+                }
+            }
+        }
+        (!lines.is_empty()).then(|| lines.join("\n"))
+    }
+}
+
+/// Mount points of every cgroup hierarchy; v2 first.
+pub fn hierarchies() -> io::Result<Vec<PathBuf>> {
+    let table = fs::read_to_string("/proc/self/mountinfo")?;
+    let mut found = (Vec::new(), Vec::new());
+    for line in table.lines() {
+        let Some((head, tail)) = line.split_once(" - ") else { continue };
+        let Some(point) = head.split(' ').nth(4) else { continue };
+        match tail.split(' ').next() {
+            Some("cgroup2") => found.0.push(PathBuf::from(point)),
+            Some("cgroup") => found.1.push(PathBuf::from(point)),
+            _ => {}
+        }
+    }
+    found.0.append(&mut found.1);
+    Ok(found.0)
+}
+
+/// Cgroups below the executor's own, in every hierarchy.
+fn leaves(data_dir: &Path) -> io::Result<Vec<PathBuf>> {
+    let instance = executor::census::instance(data_dir);
+    let mut leaves = Vec::new();
+    for top in hierarchies()? {
+        let Ok(entries) = fs::read_dir(top.join("rollyard").join(&instance)) else { continue };
+        leaves.extend(entries.flatten().map(|entry| entry.path()).filter(|path| path.is_dir()));
+    }
+    Ok(leaves)
+}
+
+/// Host pids of the processes of one sandbox, init among them.
+pub fn processes(data_dir: &Path, sandbox: &str) -> io::Result<Vec<i32>> {
+    let instance = executor::census::instance(data_dir);
+    let top = hierarchies()?.into_iter().next().ok_or_else(|| io::Error::other("no cgroups"))?;
+    let procs = top.join("rollyard").join(instance).join(sandbox).join("cgroup.procs");
+    Ok(fs::read_to_string(procs)?.lines().filter_map(|pid| pid.parse().ok()).collect())
+}
+
+/// A field of /proc/PID/status.
+pub fn status(pid: i32, field: &str) -> Option<String> {
+    let text = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+    let value = text.lines().find_map(|line| line.strip_prefix(field)?.strip_prefix(':'))?;
+    Some(value.trim().to_owned())
+}
+
+/// Which namespace of this kind a process is in.
+pub fn namespace(pid: i32, kind: &str) -> Option<String> {
+    let link = fs::read_link(format!("/proc/{pid}/ns/{kind}")).ok()?;
+    Some(link.to_string_lossy().into_owned())
+}
+
+/// What each open descriptor of a process is, without its number.
+pub fn descriptors(pid: i32) -> Vec<String> {
+    let Ok(entries) = fs::read_dir(format!("/proc/{pid}/fd")) else { return Vec::new() };
+    let links = entries.flatten().filter_map(|entry| fs::read_link(entry.path()).ok());
+    let plain = |link: PathBuf| {
+        let text = link.to_string_lossy().into_owned();
+        let listing = text.starts_with("/proc/") && text.ends_with("/fd");
+        let kind = match text.split_once(":[") {
+            Some((kind, number)) if number.starts_with(|c: char| c.is_ascii_digit()) => kind.to_owned(),
+            _ => text,
+        };
+        (!listing).then_some(kind)
+    };
+    links.filter_map(plain).collect()
+}
+
+fn descendants(of: i32) -> Vec<i32> {
+    let parent = |pid: i32| status(pid, "PPid")?.parse::<i32>().ok();
+    let all: Vec<(i32, i32)> =
+        pids().into_iter().filter_map(|pid| parent(pid).map(|parent| (pid, parent))).collect();
+    let mut found = vec![of];
+    let mut at = 0;
+    while at < found.len() {
+        let next = found[at];
+        found.extend(all.iter().filter(|(_, parent)| *parent == next).map(|(pid, _)| *pid));
+        at += 1;
+    }
+    found.split_off(1)
+}
+
+fn pids() -> Vec<i32> {
+    let Ok(entries) = fs::read_dir("/proc") else { return Vec::new() };
+    entries.flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect()
+}
+
+/// Files behind loop devices; those without a name keep the one they had.
+fn loop_files() -> io::Result<Vec<PathBuf>> {
+    let mut files = Vec::new();
+    for entry in fs::read_dir("/sys/block")?.flatten() {
+        if let Ok(text) = fs::read_to_string(entry.path().join("loop/backing_file")) {
+            files.push(PathBuf::from(text.trim_end().trim_end_matches(" (deleted)")));
+        }
+    }
+    Ok(files)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_difference_names_what_is_more_and_what_is_less() {
+        let mut before = Census::default();
+        before.count("mounts", "/a");
+        let mut after = Census::default();
+        after.count("processes", "sleep");
+        after.count("processes", "sleep");
+        assert_eq!(before.difference(&before), None);
+        assert_eq!(
+            before.difference(&after).as_deref(),
+            Some("mounts: /a: 1 before, 0 after\nprocesses: sleep: 0 before, 2 after")
+        );
+    }
+
+    #[test]
+    fn a_child_a_descriptor_and_a_file_are_seen() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().canonicalize().unwrap();
+        let before = Census::take(&path).unwrap();
+        let mut child = std::process::Command::new("sleep").arg("1000").spawn().unwrap();
+        let _file = fs::File::create(path.join("left")).unwrap();
+        let difference = before.difference(&Census::take(&path).unwrap()).unwrap();
+        child.kill().unwrap();
+        child.wait().unwrap();
+        for seen in ["processes: sleep", "descriptors: executor /", "paths: left"] {
+            assert!(difference.contains(seen), "{seen} in {difference}");
+        }
+    }
+}
