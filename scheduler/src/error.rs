@@ -102,6 +102,9 @@ impl Error {
             }
             Self::DatabaseTooNew { .. } => "start the version that wrote it, or a later one",
             Self::StoreFull { .. } => "free space on the file system of the data directory",
+            Self::Store { .. } => {
+                "look at the disk, the owner and the permissions of the data directory; the database may be sound"
+            }
             Self::EpochLost { .. } => "only one scheduler may own a data directory; this one has stopped",
             Self::Row { .. } | Self::StoreDiverged { .. } | Self::StoredSpec { .. } => {
                 "keep the data directory as it is and report this"
