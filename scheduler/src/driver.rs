@@ -292,9 +292,12 @@ impl Driver {
 
     /// Rows are read outside the loop; the answer is an event like any other.
     fn expand(&self, job: JobId, first: u32, count: u32) {
-        let (jobs, inbox) = (self.jobs.clone(), self.inbox.clone());
+        let (jobs, inbox, stop) = (self.jobs.clone(), self.inbox.clone(), self.stop.clone());
         self.tasks.spawn(async move {
-            let groups = jobs.expand(job, first, count).await;
+            let groups = tokio::select! {
+                groups = jobs.expand(job, first, count) => groups,
+                () = stop.cancelled() => return,
+            };
             // A driver that has stopped asks again after its restart.
             let _ = inbox.send(Input::Event(Event::GroupsExpanded { job, first, groups })).await;
         });

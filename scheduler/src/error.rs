@@ -89,6 +89,16 @@ impl Error {
         "internal",
     ];
 
+    /// Trying the same again gives the same answer: what is stored is the cause, not how it is
+    /// reached.
+    pub(crate) const fn is_permanent(&self) -> bool {
+        match self {
+            Self::Row { .. } | Self::StoredSpec { .. } | Self::Panicked { .. } => true,
+            Self::Rows { source, .. } => source.is_permanent(),
+            _ => false,
+        }
+    }
+
     /// What to do about it.
     pub const fn hint(&self) -> Option<&'static str> {
         Some(match self {
