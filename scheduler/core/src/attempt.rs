@@ -215,6 +215,7 @@ impl Cluster {
         let predecessor = detail.place.take().and_then(|p| p.continue_from);
         detail.attempts -= 1;
         detail.refusals += 1;
+        detail.refusal = Some(format!("node {} refused it: {message}", fence.node));
         detail.avoid = Some(fence.node.clone());
         if class == RefusalClass::NeverFits && !detail.excluded.contains(&fence.node) {
             detail.excluded.push(fence.node.clone());

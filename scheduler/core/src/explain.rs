@@ -109,7 +109,10 @@ impl Cluster {
         if closed > 0 {
             facts.push(fact("unsealed", format!("{closed} closed groups wait for their rows to be sealed")));
         }
-        let first = self.ready.iter().find(|key| key.job == job.id).map(|key| key.at());
+        // One that waits for a node, else one that waits for another try.
+        let ready = self.ready.iter().find(|key| key.job == job.id).map(|key| key.at());
+        let first =
+            ready.or_else(|| self.backoff.iter().map(|(_, at)| *at).find(|at| at.group.job == job.id));
         if let Some((at, group)) = first.and_then(|at| Some((at, job.groups.get(&at.group.index)?))) {
             facts.push(self.explain_step(now, job, group, at));
         }
@@ -144,8 +147,10 @@ impl Cluster {
             }
             StepState::Backoff => {
                 let wait = detail.map_or(rollout::Millis(0), |d| d.not_before.since(now.boot));
+                let refusal = detail.and_then(|d| d.refusal.as_ref()).map(|text| format!(": {text}"));
                 let last = detail.and_then(|d| d.failure.as_ref());
-                let why = last.map_or(String::new(), |f| format!(" after {}: {}", f.code, f.message));
+                let failure = last.map(|f| format!(" after {}: {}", f.code, f.message));
+                let why = refusal.or(failure).unwrap_or_default();
                 fact("backoff", format!("step `{name}` is tried again in {wait}{why}"))
             }
             StepState::Running => {

@@ -159,6 +159,7 @@ impl Cluster {
         detail.attempts += 1;
         detail.generation = detail.generation.next();
         detail.avoid = None;
+        detail.refusal = None;
         let generation = detail.generation;
         detail.place = Some(Place { node: node.clone(), incarnation, continue_from, started: false });
         if let Some(node) = self.nodes.get_mut(node) {
