@@ -88,9 +88,13 @@ impl Recorder {
                     next.unwrap_or(IDLE_MAX).min(IDLE_MAX)
                 }
                 Err(RecordError::Stopping(_)) => return,
+                Err(_) if self.stop.is_cancelled() => return,
                 Err(error) => {
                     let problem = chain(&error);
-                    tracing::warn!(problem, "cannot write rows of closed groups; trying again");
+                    // Once until it changes: a disk may stay full for hours.
+                    if self.health.now().recorder.is_none_or(|trouble| trouble.problem != problem) {
+                        tracing::warn!(problem, "cannot write rows of closed groups; it is tried again");
+                    }
                     self.health.recorder(Some(Trouble { since: clock::wall(), problem }));
                     let wait = backoff;
                     backoff = (backoff * 2).min(BACKOFF_MAX);
@@ -98,10 +102,18 @@ impl Recorder {
                 }
             };
             tokio::select! {
-                () = self.stop.cancelled() => return,
+                () = self.stop.cancelled() => break,
                 () = self.wake.notified() => {}
                 () = tokio::time::sleep(wait) => {}
             }
+        }
+        // Whoever stops a yard finds in the tables all that has ended, not what was due.
+        if let Err(error) = self.work(&mut open).await {
+            let problem = chain(&error);
+            tracing::warn!(
+                problem,
+                "rows of closed groups are not in the tables; the next start writes them"
+            );
         }
     }
 
@@ -202,7 +214,8 @@ impl Recorder {
         }
         let row = self.jobs.reads().job(job).await?.ok_or(RecordError::NoJob { job })?;
         let ended = self.all_closed(&row).await?;
-        if !tables.waiting.is_empty() && (ended || tables.due() == Some(Duration::ZERO)) {
+        let due = ended || self.stop.is_cancelled() || tables.due() == Some(Duration::ZERO);
+        if due && !tables.waiting.is_empty() {
             self.seal(job, tables).await?;
         }
         Ok(ended && tables.waiting.is_empty())
@@ -262,7 +275,11 @@ impl Recorder {
         let groups = std::mem::take(&mut tables.waiting);
         tables.waiting_since = None;
         tracing::debug!(%job, groups = groups.len(), shards = shards.len(), "sealed");
-        self.tell(job, groups, &shards).await
+        match self.tell(job, groups, &shards).await {
+            // Sealed all the same: the next start finds it on the disk.
+            Err(RecordError::Stopping(_)) => Ok(()),
+            told => told,
+        }
     }
 
     /// Into the catalogue; returns once that is stored.

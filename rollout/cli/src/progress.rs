@@ -22,6 +22,9 @@ pub struct Progress {
     started: Instant,
     ended_at_start: Option<u64>,
     last_line: Option<Instant>,
+    /// Ended and running, as told last; and at the last question.
+    latest: (u64, u64),
+    asked: Option<(u64, u64)>,
 }
 
 impl Progress {
@@ -36,10 +39,25 @@ impl Progress {
             talk.show_bar(bar.clone());
             bar
         });
-        Self { talk, bar, started: Instant::now(), ended_at_start: None, last_line: None }
+        Self {
+            talk,
+            bar,
+            started: Instant::now(),
+            ended_at_start: None,
+            last_line: None,
+            latest: (0, 0),
+            asked: None,
+        }
+    }
+
+    /// Nothing runs, and nothing has ended since the last question.
+    pub fn is_still(&mut self) -> bool {
+        let asked = self.asked.replace(self.latest);
+        self.latest.1 == 0 && asked == Some(self.latest)
     }
 
     pub fn update(&mut self, job: &Job) {
+        self.latest = (job.rollouts.ended, job.steps_running);
         let ended_at_start = *self.ended_at_start.get_or_insert(job.rollouts.ended);
         let elapsed = self.started.elapsed();
         let message = message(job, job.rollouts.ended.saturating_sub(ended_at_start), elapsed);
