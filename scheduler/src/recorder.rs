@@ -142,10 +142,11 @@ impl Recorder {
             None => self.open(job).await?,
         };
         let worked = self.write(job, &mut tables).await;
-        // Kept after an error too: what was appended is in memory and is sealed later.
+        // Kept after an error too: what was appended is in memory and is sealed later. Unless its
+        // folders are gone: then they are made anew, and what is not sealed is appended again.
         let done = matches!(worked, Ok(true));
         let due = tables.due();
-        if !done && tables.writer.is_some() {
+        if !done && tables.writer.is_some() && !worked.as_ref().is_err_and(folder_gone) {
             open.insert(job, tables);
         }
         worked.map(|_| due)
@@ -311,6 +312,13 @@ impl Tables {
         let flush = Duration::from_millis(self.facts.plan.output.shard.flush.0);
         self.waiting_since.map(|since| flush.saturating_sub(since.elapsed()))
     }
+}
+
+fn folder_gone(error: &RecordError) -> bool {
+    let first: &dyn std::error::Error = error;
+    std::iter::successors(Some(first), |error| error.source())
+        .filter_map(|error| error.downcast_ref::<std::io::Error>())
+        .any(|error| error.kind() == std::io::ErrorKind::NotFound)
 }
 
 /// A small artifact of `bytes_max` bytes for its row. One that is gone, damaged or of another size stays named without its bytes; a

@@ -1,5 +1,6 @@
 """Bad input and broken machines: each has a code, a place and a remedy, and nothing is lost."""
 
+import shutil
 import subprocess
 
 import lab
@@ -122,6 +123,18 @@ def test_garbage_specs_are_refused_with_a_code(yard, spec):
     done = yard.call("check", path, ok=False)
     assert done.returncode == 2, done.stderr
     assert "error[" in done.stderr + done.stdout
+
+
+def test_a_table_root_removed_while_the_job_runs_is_made_again_and_the_job_ends(yard):
+    spec = SLOW.replace("./out}", "./out, shard: {flush: 1s}}")
+    assert spec != SLOW
+    process = yard.start("run", yard.spec(spec), "--table", yard.table)
+    lab.wait_until(lambda: list(yard.table.glob("*/trajectories/*.arrows")), "a first shard")
+    before = {row["trajectory_id"] for row in yard.rows()}
+    shutil.rmtree(yard.table)
+    assert process.wait(timeout=lab.HANG_S) == 0
+    after = {row["trajectory_id"] for row in yard.rows()}
+    assert not before & after and len(before | after) == 24, "what was sealed is gone, the rest is there"
 
 
 def test_run_says_that_the_node_is_short_of_disk(yard):
