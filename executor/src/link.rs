@@ -34,6 +34,8 @@ pub(crate) const COMMAND_QUEUE_MAX: usize = 1_024;
 const REPORTS_PER_MESSAGE: usize = 64;
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 const BACKOFF_MIN: Duration = Duration::from_millis(100);
+/// At the end: for the scheduler to take the last reports.
+const LEAVE_TIMEOUT: Duration = Duration::from_secs(2);
 const BACKOFF_MAX: Duration = Duration::from_secs(5);
 
 /// What the agent hears from the link.
@@ -121,15 +123,16 @@ impl Link {
         Ok(Self { endpoint, shown, heartbeat_every: config.heartbeat_every, agent, measured, lease })
     }
 
-    /// Attaches, and attaches again, until `token`.
+    /// Attaches, and attaches again, until `token`; the agent has ended by then. What it reported
+    /// last still reaches the scheduler.
     pub async fn run(self, token: CancellationToken) {
         let mut backoff = BACKOFF_MIN;
         let mut is_known_down = false;
         loop {
             let mut was_up = false;
             let ended = tokio::select! {
-                ended = self.attach(&mut was_up) => ended,
-                () = token.cancelled() => return,
+                ended = self.attach(&mut was_up, &token) => ended,
+                () = overdue(&token) => return,
             };
             if was_up {
                 (backoff, is_known_down) = (BACKOFF_MIN, false);
@@ -158,14 +161,18 @@ impl Link {
     }
 
     /// One link, from connect to its end.
-    async fn attach(&self, was_up: &mut bool) -> LinkError {
-        match self.try_attach(was_up).await {
+    async fn attach(&self, was_up: &mut bool, token: &CancellationToken) -> LinkError {
+        match self.try_attach(was_up, token).await {
             Ok(never) => match never {},
             Err(error) => error,
         }
     }
 
-    async fn try_attach(&self, was_up: &mut bool) -> Result<std::convert::Infallible, LinkError> {
+    async fn try_attach(
+        &self,
+        was_up: &mut bool,
+        token: &CancellationToken,
+    ) -> Result<std::convert::Infallible, LinkError> {
         let connecting = timeout(CONNECT_TIMEOUT, self.endpoint.connect()).await;
         let channel = connecting.map_err(|_| LinkError::TimedOut)?.map_err(LinkError::Connect)?;
         let (reply, opening) = oneshot::channel();
@@ -218,6 +225,13 @@ impl Link {
             let batch = tokio::select! {
                 batch = inbound.message() => batch?.ok_or(LinkError::Closed)?,
                 () = closed.cancelled() => return Err(LinkError::GivenUp),
+                () = token.cancelled() => {
+                    // Our side of the stream ends behind the last report; the scheduler has taken
+                    // everything when it ends its own.
+                    tasks.shutdown().await;
+                    while inbound.message().await?.is_some() {}
+                    return Err(LinkError::AgentEnded);
+                }
             };
             for command in batch.commands {
                 let read = match command.kind {
@@ -244,6 +258,11 @@ impl Link {
             }
         }
     }
+}
+
+async fn overdue(token: &CancellationToken) {
+    token.cancelled().await;
+    tokio::time::sleep(LEAVE_TIMEOUT).await;
 }
 
 /// Everything sent on one link: the hello, then heartbeats before reports.

@@ -104,7 +104,7 @@ impl Driver {
             let mut missing = Vec::new();
             tokio::select! {
                 biased;
-                () = self.stop.cancelled() => return Ok(()),
+                () = self.stop.cancelled() => return self.last_pass(inputs).await,
                 _ = reconcile.tick() => missing = self.reconcile().await,
                 count = self.inputs.recv_many(&mut inputs, PASS_INPUTS_MAX) => {
                     if count == 0 {
@@ -122,6 +122,16 @@ impl Driver {
             }
             wake_at = self.pass(inputs.drain(..), missing).await?;
         }
+    }
+
+    /// What has come before the stop counts, such as what an executor handed back as it ended.
+    async fn last_pass(&mut self, mut inputs: Vec<Input>) -> Result<(), Error> {
+        while inputs.len() < PASS_INPUTS_MAX
+            && let Ok(input) = self.inputs.try_recv()
+        {
+            inputs.push(input);
+        }
+        self.pass(inputs.drain(..), Vec::new()).await.map(|_| ())
     }
 
     async fn pass(
@@ -288,17 +298,27 @@ impl Driver {
         if !resume {
             return Ok(None);
         }
-        let same =
-            |other: &&NewJob| other.spec_hash == new_job.spec_hash && other.table_root == new_job.table_root;
-        let pending = new_jobs.iter().find(same).map(|other| other.job);
-        let stored = match pending {
-            Some(job) => Some(job),
-            None => {
-                let row = self.reads.unfinished_job(&new_job.spec_hash, &new_job.table_root).await?;
-                row.map(|row| row.job)
-            }
+        let same = |other: &&NewJob| {
+            (&other.spec_hash, &other.table_root, &other.files)
+                == (&new_job.spec_hash, &new_job.table_root, &new_job.files)
         };
-        Ok(stored.map(|job| Ok(Submitted { job, resumed: true })))
+        let pending = new_jobs.iter().find(same).map(|other| other.job);
+        if let Some(job) = pending {
+            return Ok(Some(Ok(Submitted { job, resumed: true })));
+        }
+        let Some(row) = self.reads.unfinished_job(&new_job.spec_hash, &new_job.table_root).await? else {
+            return Ok(None);
+        };
+        let job = row.job;
+        // A job runs to its end on the files it began with.
+        let stored = self.reads.files(job).await?;
+        let changed = new_job.files.iter().find(|file| {
+            !stored.iter().any(|other| (&other.path, &other.sha256) == (&file.path, &file.sha256))
+        });
+        Ok(Some(match changed {
+            Some(file) => Err(SubmitRefused::FileChanged { job, path: file.path.clone() }),
+            None => Ok(Submitted { job, resumed: true }),
+        }))
     }
 
     fn perform(&mut self, command: Command) {

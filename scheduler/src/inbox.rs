@@ -85,6 +85,11 @@ pub enum SubmitRefused {
     KeyInUse {
         job: JobId,
     },
+    /// The unfinished job began with another content of this file.
+    FileChanged {
+        job: JobId,
+        path: String,
+    },
     Store(Error),
 }
 

@@ -97,9 +97,13 @@ impl Recorder {
                     next.unwrap_or(IDLE_MAX).min(IDLE_MAX)
                 }
                 Err(RecordError::Stopping(_)) => return,
+                Err(_) if self.stop.is_cancelled() => return,
                 Err(error) => {
                     let problem = chain(&error);
-                    tracing::warn!(problem, "cannot write rows of closed groups; trying again");
+                    // Once until it changes: a disk may stay full for hours.
+                    if self.health.now().recorder.is_none_or(|trouble| trouble.problem != problem) {
+                        tracing::warn!(problem, "cannot write rows of closed groups; it is tried again");
+                    }
                     self.health.recorder(Some(Trouble { since: clock::wall(), problem }));
                     let wait = backoff;
                     backoff = (backoff * 2).min(BACKOFF_MAX);
@@ -107,10 +111,18 @@ impl Recorder {
                 }
             };
             tokio::select! {
-                () = self.stop.cancelled() => return,
+                () = self.stop.cancelled() => break,
                 () = self.wake.notified() => {}
                 () = tokio::time::sleep(wait) => {}
             }
+        }
+        // Whoever stops a yard finds in the tables all that has ended, not what was due.
+        if let Err(error) = self.work(&mut books).await {
+            let problem = chain(&error);
+            tracing::warn!(
+                problem,
+                "rows of closed groups are not in the tables; the next start writes them"
+            );
         }
     }
 
@@ -176,10 +188,11 @@ impl Recorder {
             None => self.open(job).await?,
         };
         let worked = self.write(job, &mut tables).await;
-        // Kept after an error too: what was appended is in memory and is sealed later.
+        // Kept after an error too: what was appended is in memory and is sealed later. Unless its
+        // folders are gone: then they are made anew, and what is not sealed is appended again.
         let done = matches!(worked, Ok(true));
         let due = tables.due();
-        if !done && tables.writer.is_some() {
+        if !done && tables.writer.is_some() && !worked.as_ref().is_err_and(folder_gone) {
             open.insert(job, tables);
         }
         worked.map(|_| due)
@@ -242,7 +255,8 @@ impl Recorder {
             return appended.map(|()| false);
         }
         let ended = self.all_closed(job).await?;
-        if !tables.waiting.is_empty() && (ended || tables.due() == Some(Duration::ZERO)) {
+        let due = ended || self.stop.is_cancelled() || tables.due() == Some(Duration::ZERO);
+        if due && !tables.waiting.is_empty() {
             self.seal(job, tables).await?;
         }
         appended?;
@@ -340,7 +354,11 @@ impl Recorder {
         let groups = std::mem::take(&mut tables.waiting);
         tables.waiting_since = None;
         tracing::debug!(%job, groups = groups.len(), shards = shards.len(), "sealed");
-        self.tell(job, groups, &shards).await
+        match self.tell(job, groups, &shards).await {
+            // Sealed all the same: the next start finds it on the disk.
+            Err(RecordError::Stopping(_)) => Ok(()),
+            told => told,
+        }
     }
 
     /// Into the catalogue; returns once that is stored.
@@ -384,6 +402,13 @@ impl Tables {
         let flush = Duration::from_millis(self.facts.plan.output.shard.flush.0);
         self.waiting_since.map(|since| flush.saturating_sub(since.elapsed()))
     }
+}
+
+fn folder_gone(error: &RecordError) -> bool {
+    let first: &dyn std::error::Error = error;
+    std::iter::successors(Some(first), |error| error.source())
+        .filter_map(|error| error.downcast_ref::<std::io::Error>())
+        .any(|error| error.kind() == std::io::ErrorKind::NotFound)
 }
 
 /// A small artifact of `bytes_max` bytes for its row. One that is gone, damaged or of another size stays named without its bytes; a

@@ -6,6 +6,7 @@ import signal
 import time
 
 import lab
+import pytest
 
 KILLS = int(os.environ.get("ROLLYARD_KILLS", "20"))
 
@@ -70,3 +71,38 @@ def check(yard):
     steps = [(s["trajectory_id"], s["step_name"], s["attempt"]) for s in yard.rows("steps")]
     assert len(steps) == len(set(steps)), "an attempt has two rows"
     assert full >= 1
+
+
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM])
+def test_an_orderly_stop_costs_no_try(yard, how):
+    """Without retries: what ran when it was stopped is handed back, not lost."""
+    text = SPEC % ", ".join(f'{{n: "{n}"}}' for n in range(3))
+    spec = yard.spec(text.replace("limit: 10", "limit: 0").replace("sleep 0.1", "sleep 1"))
+    for _ in range(4):
+        process = yard.start("run", spec, "--table", yard.table)
+        lab.wait_until(lambda: lab.census(yard.data).get("cgroups") or process.poll() is not None, "a sandbox")
+        time.sleep(0.4)
+        assert lab.end(process, how) in (0, 130)
+        lab.assert_census_empty(yard.data)
+    yard.call("run", spec, "--table", yard.table)
+    rows = yard.rows()
+    assert {row["failure_code"] for row in rows} == {None}, rows
+    assert len({row["trajectory_id"] for row in rows}) == len(rows)
+
+
+def test_a_job_is_not_resumed_on_another_content_of_its_files(yard):
+    rows = yard.directory / "rows.jsonl"
+    rows.write_text("".join(f'{{"n": "{n}"}}\n' for n in range(GROUPS)))
+    spec = yard.spec((SPEC % "").replace("{inline: []}", "{jsonl: rows.jsonl}"))
+    process = yard.start("run", spec, "--table", yard.table)
+    lab.wait_until(lambda: lab.census(yard.data).get("cgroups"), "a sandbox")
+    assert lab.end(process, signal.SIGINT) == 130
+    before = rows.read_text()
+    rows.write_text('{"n": "77"}\n')
+    done = yard.call("run", spec, "--table", yard.table, ok=False)
+    assert done.returncode != 0 and "dataset_changed" in done.stderr and "--new" in done.stderr, done.stderr
+    yard.call("run", spec, "--new", "--table", yard.table)
+    assert len(yard.rows()) >= 4
+    rows.write_text(before)
+    yard.call("run", spec, "--table", yard.table)
+    assert len(yard.rows()) == 4 + 4 * GROUPS

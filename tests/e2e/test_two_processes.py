@@ -1,5 +1,7 @@
 """Scheduler and executors as processes of their own, over a Unix socket."""
 
+import os
+import pathlib
 import signal
 
 import lab
@@ -27,6 +29,28 @@ def test_the_same_job_runs_over_two_executors_and_survives_both_halves(yard):
         assert len(yard.rows()) == 8
     finally:
         for process in [*nodes, scheduler]:
+            lab.end(process)
+
+
+def test_an_executor_that_lost_its_broker_ends_and_its_next_life_does_the_work(yard):
+    scheduler = yard.start("scheduler", "--listen", yard.socket)
+    lab.wait_until(lambda: (yard.data / "yard.sock").exists(), "the scheduler listens")
+    data = yard.directory / "n1"
+    serve = ("executor", "--name", "n1", "--scheduler", yard.socket)
+    executor = yard.start(*serve, data=data)
+    try:
+        spec = yard.spec(HELLO.replace('run: "echo', 'run: "sleep 1; echo'))
+        submitted = yard.start("--yard", yard.socket, "submit", spec, "--table", yard.table, "--wait")
+        lab.wait_until(lambda: lab.census(yard.directory).get("cgroups"), "a sandbox lives")
+        children = pathlib.Path(f"/proc/{executor.pid}/task").glob("*/children")
+        (broker,) = [int(pid) for path in children for pid in path.read_text().split()]
+        os.kill(broker, signal.SIGKILL)
+        assert executor.wait(timeout=lab.HANG_S) == 1
+        executor = yard.start(*serve, data=data)
+        assert submitted.wait(timeout=lab.HANG_S) == 0
+        assert [row["reward"] for row in yard.rows()] == [1.0] * 4
+    finally:
+        for process in (executor, scheduler):
             lab.end(process)
 
 

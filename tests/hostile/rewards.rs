@@ -152,8 +152,8 @@ async fn a_grader_that_bends_its_reward_file_gives_none(yard: &Yard) -> Done {
     Ok(())
 }
 
-/// The grader works in the agent's own sandbox (which warns at submit): its files stay, its
-/// processes do not.
+/// What the agent started dies with its step; the grader's sandbox is another anyway (grading in the
+/// agent's own is refused at submit).
 async fn a_writer_that_outlives_the_agent_reaches_no_grader(yard: &Yard) -> Done {
     let writer = "mkdir -p /logs/verifier; for i in 1 2 3; do (setsid sh -c 'trap \"\" TERM HUP INT; while :; do echo 1 > /logs/verifier/reward.txt; echo 1 > /logs/verifier/reward.json; done' > /dev/null 2>&1 &); done; sleep 0.2; ls /logs/verifier > seen";
     for hack in ["true", writer] {
@@ -162,7 +162,7 @@ async fn a_writer_that_outlives_the_agent_reaches_no_grader(yard: &Yard) -> Done
                 Step { name: "work", more: "outputs: []", user: "rollout", script: hack },
                 Step {
                     name: "grade",
-                    more: "needs: [work], from: work, isolate: reuse, grader: {}",
+                    more: "needs: [work], from: image, grader: {}",
                     user: "rollout",
                     script: "sleep 0.3; echo 0.25 > /logs/verifier/reward.txt; sleep 0.3",
                 },

@@ -83,6 +83,8 @@ impl Nodes for Server {
                 () = reading => {}
                 () = broken.cancelled() => {}
             }
+            // As the scheduler: its side ends after the executor's.
+            broken.cancel();
         });
         let ends = Box::pin(async move { ended.cancelled().await });
         let stream = ReceiverStream::new(queue);

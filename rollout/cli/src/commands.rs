@@ -7,7 +7,6 @@ mod reference;
 mod run;
 mod services;
 mod specs;
-mod stall;
 mod wait;
 
 use std::io::{self, Write};

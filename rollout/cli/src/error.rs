@@ -73,7 +73,7 @@ pub enum Error {
     Service { code: &'static str, what: String, source: Boxed, hint: Option<String>, exit: ExitStatus },
     #[error("interrupted")]
     Interrupted,
-    #[error("job {job} ended as {state}")]
+    #[error("job {job} {} {state}", if state == "held" { "is" } else { "ended as" })]
     JobEnded { job: String, state: String, reason: String },
 }
 
@@ -156,6 +156,11 @@ impl Error {
                 "hand it the spec with `rollyard submit --wait`, or choose another --data-dir".to_owned()
             }
             Self::FileChanged { .. } => "submit again".to_owned(),
+            Self::JobEnded { job, state, .. } if state == "held" => {
+                format!(
+                    "see more with `rollyard explain {job}`; end it with `rollyard cancel {job}`; `rollyard run --new` starts over"
+                )
+            }
             _ => return None,
         })
     }

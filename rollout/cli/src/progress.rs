@@ -24,6 +24,9 @@ pub struct Progress {
     last_line: Option<Instant>,
     /// Whether steps ran, as of the last line: that they begin is worth a line at once.
     ran: bool,
+    /// Ended and running, as told last; and at the last question.
+    latest: (u64, u64),
+    asked: Option<(u64, u64)>,
 }
 
 impl Progress {
@@ -38,10 +41,26 @@ impl Progress {
             talk.show_bar(bar.clone());
             bar
         });
-        Self { talk, bar, started: Instant::now(), ended_at_start: None, last_line: None, ran: false }
+        Self {
+            talk,
+            bar,
+            started: Instant::now(),
+            ended_at_start: None,
+            last_line: None,
+            ran: false,
+            latest: (0, 0),
+            asked: None,
+        }
+    }
+
+    /// Nothing runs, and nothing has ended since the last question.
+    pub fn is_still(&mut self) -> bool {
+        let asked = self.asked.replace(self.latest);
+        self.latest.1 == 0 && asked == Some(self.latest)
     }
 
     pub fn update(&mut self, job: &Job) {
+        self.latest = (job.rollouts.ended, job.steps_running);
         let ended_at_start = *self.ended_at_start.get_or_insert(job.rollouts.ended);
         let elapsed = self.started.elapsed();
         let message = message(job, job.rollouts.ended.saturating_sub(ended_at_start), elapsed);

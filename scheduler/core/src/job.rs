@@ -3,7 +3,7 @@
 //! Steps of a group live in one flat array of states (a byte each, member after member). Only a
 //! step that was tried has a [`Detail`].
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
 use rollout::failure::Failure;
@@ -99,12 +99,12 @@ pub(crate) struct Detail {
     /// Chains that had to start again because of this step, without an attempt to show for it.
     pub chain_breaks: u32,
     pub refusals: u32,
-    /// What the last node that refused said.
-    pub refusal: Option<String>,
     /// Refused as `NeverFits`. Another life of the node may offer more.
     pub excluded: Vec<(NodeId, IncarnationId)>,
     /// Refused last, for lack of room.
     pub avoid: Option<NodeId>,
+    /// What the node said that refused it last; until it is placed again.
+    pub refusal: Option<String>,
     pub not_before: BootTime,
     pub place: Option<Place>,
     /// Of the last ended attempt.
@@ -237,11 +237,16 @@ impl Group {
 
     /// The failure that kept `slot` from succeeding: its own, or the one it was skipped for.
     pub fn cause(&self, plan: &JobPlan, slot: Slot) -> Option<&Failure> {
+        self.cause_beyond(plan, slot, &mut BTreeSet::new())
+    }
+
+    /// Every step is looked at once: a graph has many more ways through it than steps.
+    fn cause_beyond(&self, plan: &JobPlan, slot: Slot, seen: &mut BTreeSet<StepIndex>) -> Option<&Failure> {
         match self.state(slot) {
             StepState::Failed => self.details.get(&slot)?.failure.as_ref(),
-            StepState::Skipped => {
+            StepState::Skipped if seen.insert(slot.step) => {
                 let needs = &plan.step(slot.step).needs;
-                needs.iter().find_map(|&need| self.cause(plan, Slot { step: need, ..slot }))
+                needs.iter().find_map(|&need| self.cause_beyond(plan, Slot { step: need, ..slot }, seen))
             }
             _ => None,
         }

@@ -1,5 +1,7 @@
 //! Nodes come, renew, go silent and are lost. One loss path.
 
+use std::collections::BTreeSet;
+
 use rollout::failure::Failure;
 use rollout::outcome::{Captured, Outcome, Times, Usage};
 use rollout::state::{JobState, StepState};
@@ -84,10 +86,10 @@ impl Cluster {
         let Some(node) = self.nodes.get(id) else { return };
         let target = |generation| Target { node: id.clone(), incarnation, generation };
         let (mut commands, mut gone) = (Vec::new(), Vec::new());
+        let holds: BTreeSet<_> = held.iter().map(|h| (h.attempt, h.generation)).collect();
+        let desired: BTreeSet<_> = node.sandboxes.values().map(|r| (r.attempt, r.generation)).collect();
         for (key, reservation) in &node.sandboxes {
-            let holds = held
-                .iter()
-                .any(|h| h.attempt == reservation.attempt && h.generation == reservation.generation);
+            let holds = holds.contains(&(reservation.attempt, reservation.generation));
             let Some(job) = self.jobs.get(&key.rollout.group.job) else { continue };
             if reservation.phase != Phase::Kept
                 && let Some((code, reason)) = job.cancel.clone()
@@ -115,9 +117,7 @@ impl Cluster {
             });
         }
         for held in held {
-            let desired =
-                node.sandboxes.values().any(|r| r.attempt == held.attempt && r.generation == held.generation);
-            if desired {
+            if desired.contains(&(held.attempt, held.generation)) {
                 continue;
             }
             let (to, attempt) = (target(held.generation), held.attempt);

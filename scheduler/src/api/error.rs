@@ -48,6 +48,8 @@ codes! {
     BlobMissing "blob_missing" FailedPrecondition;
     /// The bytes are not those the hash names.
     BlobMismatch "blob_mismatch" InvalidArgument;
+    /// A client file differs from the one the unfinished job began with.
+    DatasetChanged "dataset_changed" FailedPrecondition;
     /// The key was used for another request.
     IdempotencyRequestMismatch "idempotency_request_mismatch" AlreadyExists;
     /// Neither the request nor the spec says where the tables go.

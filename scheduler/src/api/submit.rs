@@ -84,6 +84,7 @@ pub(super) async fn submit(
     let Submitted { job, resumed } = match jobs::committed(service, answer).await? {
         Ok(submitted) => submitted,
         Err(SubmitRefused::KeyInUse { job }) => return Err(key_in_use(&request.idempotency_key, job)),
+        Err(SubmitRefused::FileChanged { job, path }) => return Err(dataset_changed(&path, job)),
         Err(SubmitRefused::Store(error)) => return Err(error.into()),
     };
     let row = service.reads.job(job).await?;
@@ -140,6 +141,13 @@ fn request_hash(request: &v1::SubmitRequest) -> String {
         part(sha256);
     }
     hex::encode(hasher.finalize())
+}
+
+fn dataset_changed(path: &str, job: JobId) -> ApiError {
+    let path = rollout::text::shown(path, 200);
+    let message = format!("`{path}` is not what it was when the unfinished job {job} of this spec began");
+    ApiError::new(ApiCode::DatasetChanged, message)
+        .hint("put the old file back to go on with it, or start over with `rollyard run --new`")
 }
 
 fn key_in_use(key: &str, job: JobId) -> ApiError {

@@ -24,7 +24,7 @@ impl Driver {
                 Err(CommitError::Fatal(error)) => return Err(error),
                 Err(CommitError::Definite(error)) => error,
                 Err(CommitError::Unknown(error)) => {
-                    tracing::warn!(error = chain(&error), "the outcome of a commit is unknown");
+                    tracing::debug!(error = chain(&error), "the outcome of a commit is unknown");
                     match self.settle(&mut backoff).await? {
                         None => return Ok(false),
                         Some(true) => break,
@@ -60,7 +60,10 @@ impl Driver {
 
     async fn wait(&mut self, error: &Error, backoff: &mut Duration) -> bool {
         let problem = chain(error);
-        tracing::warn!(problem, "the store does not take writes; trying again");
+        // Once until it changes: a disk may stay full for hours.
+        if self.health.now().store.is_none_or(|trouble| trouble.problem != problem) {
+            tracing::warn!(problem, "the store does not take writes; it is tried again");
+        }
         self.health.store(Some(Trouble { since: crate::clock::wall(), problem }));
         tokio::select! {
             () = self.stop.cancelled() => return false,

@@ -111,14 +111,19 @@ async fn serve(
             .and_then(|close| close.clone())
             .unwrap_or(Close { code: "replaced", message: "the session was replaced".to_owned() })
     };
+    let mut forwarding = std::pin::pin!(forward(service, reports));
     tokio::select! {
         biased;
         () = service.stop.cancelled() => {
             Close { code: "stopping", message: "the scheduler is stopping".to_owned() }
         }
         close = asked_to_close => close,
-        close = reader.read(incoming, rest) => close,
-        close = forward(service, reports) => close,
+        close = reader.read(incoming, rest) => {
+            // What was read before the end of the stream counts.
+            forwarding.await;
+            close
+        }
+        close = &mut forwarding => close,
         close = acknowledge_beats(acknowledged, &out) => close,
         close = send_commands(service, commands, &out) => close,
     }

@@ -1,11 +1,15 @@
 //! `check` and `submit`: a spec is checked here first, so that a mistake costs no round trip.
 
-use rollout_wire::v1::SubmitRequest;
+use rollout::text::shown;
 use rollout_wire::v1::submit_request::IfUnfinished;
+use rollout_wire::v1::{ExplainRequest, SubmitRequest};
+use std::cell::RefCell;
+use std::convert::Infallible;
+use std::time::Duration;
+
 use tokio_util::sync::CancellationToken;
 
 use super::Context;
-use super::stall::Seen;
 use super::wait::{Waited, wait};
 use crate::args::{self, OutputFormat};
 use crate::client::Client;
@@ -113,16 +117,11 @@ pub async fn follow(
     yard_cpu_ms: Option<fn() -> u64>,
 ) -> Result<ExitStatus, Error> {
     let began = std::time::Instant::now();
-    let mut progress = Progress::start(context.talk.clone());
-    progress.update(job);
-    let seen = Seen::default();
-    let watched = wait(client, &job.id, through_hold, stop, |job| {
-        seen.note(job);
-        progress.update(job);
-    });
+    let progress = RefCell::new(Progress::start(context.talk.clone()));
+    progress.borrow_mut().update(job);
     let waited = tokio::select! {
-        waited = watched => waited,
-        () = seen.explain_stalls(context, client, &job.id) => return Err(Error::Interrupted),
+        waited = wait(client, &job.id, through_hold, stop, |job| progress.borrow_mut().update(job)) => waited,
+        never = say_why_nothing_moves(context, client, &job.id, &progress) => match never {},
     };
     drop(progress);
     let job = match waited? {
@@ -139,4 +138,45 @@ pub async fn follow(
     }
     let reason = job.reason.or(job.failure_message).unwrap_or_else(|| "no rollout ended well".to_owned());
     Err(Error::JobEnded { job: job.id, state: job.state, reason })
+}
+
+/// Between two looks at whether anything moves.
+const STILL_PERIOD: Duration = Duration::from_secs(5);
+/// Of an explanation, while a job runs.
+const STILL_LINES_MAX: usize = 5;
+
+/// While no step runs and nothing ends, says what the yard says about that; again when that
+/// changes.
+async fn say_why_nothing_moves(
+    context: &Context,
+    client: &Client,
+    job: &str,
+    progress: &RefCell<Progress>,
+) -> Infallible {
+    let mut said: Vec<String> = Vec::new();
+    loop {
+        tokio::time::sleep(STILL_PERIOD).await;
+        if !progress.borrow_mut().is_still() {
+            continue;
+        }
+        let request = ExplainRequest { target: job.to_owned() };
+        let lines = match client.jobs().explain(request).await {
+            Ok(reply) => reply.into_inner().lines,
+            Err(error) => {
+                tracing::debug!(%error, "asking why nothing moves");
+                continue;
+            }
+        };
+        let kept: Vec<_> = lines.iter().take(STILL_LINES_MAX).map(|line| shown(line, 400)).collect();
+        if kept.iter().map(|line| without_digits(line)).eq(said.iter().map(|line| without_digits(line))) {
+            continue;
+        }
+        context.talk.say(&format!("nothing runs: {}", kept.join("\n              ")));
+        said = kept;
+    }
+}
+
+/// Times and amounts go on changing while the reason is the same.
+fn without_digits(line: &str) -> String {
+    line.chars().filter(|c| !c.is_ascii_digit() && *c != '.').collect()
 }

@@ -211,6 +211,39 @@ fn without_an_executor_the_job_waits_and_says_so() {
 }
 
 #[test]
+fn a_refused_step_says_what_the_node_said_until_it_is_placed_again() {
+    let mut yard = Yard::with(graded(1), 1);
+    yard.attach("n1", 1, 8000);
+    let Started { fence: at, attempt, .. } = yard.starts().remove(0);
+    let message = "disk of the machine: 1Gi available, less than the reserve of 2Gi".to_owned();
+    yard.event(Event::AttemptRefused { at, attempt, class: RefusalClass::Busy, message });
+    let said =
+        |yard: &Yard| yard.cluster.explain(yard.now, ExplainTarget::Job(JOB)).unwrap().lines.join("\n");
+    assert!(said(&yard).contains("node n1 refused it: disk of the machine: 1Gi"), "{}", said(&yard));
+    yard.later(Millis(5_000));
+    assert_eq!(yard.starts().len(), 1);
+    assert!(!said(&yard).contains("refused it"), "{}", said(&yard));
+}
+
+/// A graph of 64 steps has more ways through it than anything can walk.
+#[test]
+fn a_full_graph_that_ends_without_a_failure_to_name_settles_at_once() {
+    let needs: Vec<u8> = (0..64).rev().collect();
+    let name = |n: u8| format!("s{n}");
+    let mut steps: Vec<_> =
+        (0..64).map(|n| step(&name(n), StepKind::Run, &needs[64 - usize::from(n)..])).collect();
+    // The last one comes to the first only through all others.
+    for step in steps.iter_mut().skip(2) {
+        step.needs.retain(|need| need.0 != 0);
+    }
+    let mut yard = Yard::with(plan(1, steps), 1);
+    yard.attach("n1", 1, 8000);
+    let first = yard.starts().remove(0);
+    yard.end(&first, Some(FailureCode::Cancelled), None);
+    assert_eq!(yard.ends()[0].status, Status::Cancelled);
+}
+
+#[test]
 fn a_step_no_node_can_hold_holds_the_job_until_one_comes() {
     let mut plan = graded(1);
     plan.steps[0].resources = rollout::plan::ResourcesPlan::Fixed(resources(1000, 1 << 20));
