@@ -90,9 +90,12 @@ async fn read_file(
     let (file, size) = match sandbox.open_file(path).await {
         Ok(Some(found)) => found,
         Ok(None) => return missing(format!("nothing at {path}")),
-        Err(error @ (FileError::NotAFile { .. } | FileError::Escapes { .. } | FileError::BadPath { .. })) => {
-            return missing(error.to_string());
-        }
+        Err(
+            error @ (FileError::NotAFile { .. }
+            | FileError::NotADirectory { .. }
+            | FileError::Escapes { .. }
+            | FileError::BadPath { .. }),
+        ) => return missing(error.to_string()),
         Err(FileError::Full { path: what }) => {
             let source = std::io::Error::from(std::io::ErrorKind::StorageFull);
             return Err(StorageError::File { action: "open", what, source });

@@ -37,6 +37,7 @@ use crate::broker::serve::lock;
 use crate::census;
 use crate::host::cgroup::{Layout, Limits, Tree};
 use crate::host::{landlock, open};
+use crate::private_dir;
 
 /// How long a start waits for the broker of a previous life to finish its cleaning up.
 const LOCK_WAIT_TRIES: u32 = 600;
@@ -116,7 +117,7 @@ impl Container {
             let path = path.clone();
             move |source| Error::DataDir { action, path, source }
         };
-        fs::create_dir_all(&config.data_dir).map_err(at("making", &config.data_dir))?;
+        private_dir::make(&config.data_dir).map_err(at("making", &config.data_dir))?;
         let data_dir = config.data_dir.canonicalize().map_err(at("resolving", &config.data_dir))?;
         let lock = take_lock(&data_dir)?;
         let (found, left) = census::sweep(&data_dir)?;
@@ -127,7 +128,7 @@ impl Container {
             return Err(Error::Left(left));
         }
         for dir in [census::disks_dir(&data_dir), data_dir.join("images")] {
-            fs::create_dir_all(&dir).map_err(at("making", &dir))?;
+            private_dir::make(&dir).map_err(at("making", &dir))?;
         }
         let instance = census::instance(&data_dir);
         let tree = Tree::open(&Layout::discover()?, &instance).map_err(|source| Error::Cgroups { source })?;
@@ -291,7 +292,10 @@ impl Backend for Container {
         };
         let client = &self.shared.client;
         let (outcome, fds) =
-            client.request(Action::Create(create)).await.map_err(failed("asking the broker"))?;
+            client.request(Action::Create(create)).await.map_err(|source| match source.kind() {
+                io::ErrorKind::BrokenPipe => CreateError::Ended { reason: source.to_string() },
+                _ => failed("asking the broker")(source),
+            })?;
         let created = match outcome {
             Outcome::Created(created) => created,
             Outcome::Failed(failure) => {
@@ -435,7 +439,12 @@ impl ContainerSandbox {
             Ok((Outcome::Destroyed { left }, _)) => left,
             Ok((outcome, _)) => vec![format!("the broker answered {outcome:?}")],
             // The kernel killed every init with the broker: only the cgroups are left to us.
-            Err(_) => census::remove_leaf(&shared.tree, &id),
+            Err(_) => {
+                let named = id.clone();
+                let removed =
+                    tokio::task::spawn_blocking(move || census::remove_leaf(&shared.tree, &id)).await;
+                removed.unwrap_or_else(|error| vec![format!("removing the cgroups of {named}: {error}")])
+            }
         }
     }
 }
@@ -546,7 +555,11 @@ impl Sandbox for ContainerSandbox {
     }
 
     async fn set_limits(&self, limits: Limit) -> Result<(), io::Error> {
-        self.shared.tree.limit(&self.id, &Limits::new(&limits, self.memory_disk))
+        // A lower memory limit makes the kernel take pages back before it answers.
+        let (shared, id) = (Arc::clone(&self.shared), self.id.clone());
+        let limits = Limits::new(&limits, self.memory_disk);
+        let limited = tokio::task::spawn_blocking(move || shared.tree.limit(&id, &limits));
+        limited.await.map_err(io::Error::other)?
     }
 
     async fn died(&self) -> String {
