@@ -146,7 +146,7 @@ impl Command<'_> {
         let missing = |why: String| Ok(Err(OutputProblemKind::Missing { why }));
         let max = self.declared.max_bytes;
         let started = |source| StorageError::capture(path, source);
-        let (stdout, capture) = Capture::start(path.to_owned(), max).map_err(started)?;
+        let (stdout, capture) = Capture::start(path.to_owned(), max).await.map_err(started)?;
         let ended = self.spawn_and_wait(stdout).await;
         let killed = self.sandbox.kill_all().await;
         let recorded = capture.finish().await;

@@ -35,7 +35,7 @@ use crate::broker::protocol::{Action, Create, Hello, Outcome, Problem};
 use crate::broker::ranges::RANGES_MAX;
 use crate::broker::serve::lock;
 use crate::census;
-use crate::host::cgroup::{Layout, Limits, Tree};
+use crate::host::cgroup::{Layout, Limits, Tree, swap_is_on};
 use crate::host::{landlock, open};
 use crate::private_dir;
 
@@ -80,6 +80,8 @@ pub enum Error {
     Layout(#[from] crate::host::cgroup::LayoutError),
     #[error("opening the cgroup parents")]
     Cgroups { source: io::Error },
+    #[error("swap is on, and this kernel does not count it: no memory limit would hold")]
+    Swap,
     #[error("starting the broker")]
     Broker { source: io::Error },
 }
@@ -99,6 +101,8 @@ struct Shared {
     client: Arc<Client>,
     tree: Tree,
     live: AtomicU32,
+    /// Whether memory limits bound swap. If not, swap must stay off.
+    counts_swap: bool,
     /// Bytes that live loop disks promise together.
     disk_promised: Mutex<Bytes>,
     /// With the broker's copy: the data directory is ours until both are gone.
@@ -132,7 +136,16 @@ impl Container {
         }
         let instance = census::instance(&data_dir);
         let tree = Tree::open(&Layout::discover()?, &instance).map_err(|source| Error::Cgroups { source })?;
-        let landlock_abi = landlock::abi().ok().filter(|abi| *abi >= landlock::ABI_MIN);
+        // Before anything is promised: what is swapped out would escape every memory limit.
+        let counts_swap = tree.counts_swap();
+        if !counts_swap && swap_is_on().map_err(|source| Error::Cgroups { source })? {
+            return Err(Error::Swap);
+        }
+        let landlock_abi = landlock::usable(landlock::abi());
+        if let Err(reason) = &landlock_abi {
+            tracing::warn!(reason, "no Landlock: seccomp and capabilities are the only walls of sandboxes");
+        }
+        let landlock_abi = landlock_abi.ok();
         let hello = Hello { data_dir: data_dir.clone(), instance, landlock_abi };
         let client = Client::start(&hello, &lock).map_err(|source| Error::Broker { source })?;
         let disk_limit_max = disk_budget(&data_dir).map_err(at("measuring", &data_dir))?;
@@ -140,6 +153,7 @@ impl Container {
             client,
             tree,
             live: AtomicU32::new(0),
+            counts_swap,
             disk_promised: Mutex::new(Bytes(0)),
             _lock: lock,
         };
@@ -243,6 +257,11 @@ impl Container {
                     format!("{size} is less than the smallest that holds a sandbox, {SIZE_LIMIT_MIN}");
                 return Err(CreateError::NotEnforceable { guarantee, problem });
             }
+        }
+        // Somebody may have turned it on since the start.
+        if !self.shared.counts_swap && !matches!(swap_is_on(), Ok(false)) {
+            let problem = "swap is on, and this kernel does not count it".to_owned();
+            return Err(CreateError::NotEnforceable { guarantee: "limit.memory", problem });
         }
         if limit.disk > TMPFS_DISK_MAX {
             if self.disk_limit_max <= TMPFS_DISK_MAX || limit.disk > self.disk_limit_max {

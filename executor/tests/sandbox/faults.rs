@@ -30,7 +30,7 @@ async fn a_creation_that_fails_at_any_step_leaves_nothing(lab: Lab) {
                 Err(CreateError::Failed { action, .. }) => assert_eq!(action, step.as_str()),
                 other => panic!("{step:?}: {other:?}"),
             }
-            let census = executor::census::take(&lab.data_dir()).unwrap();
+            let census = census::take(&lab.data_dir()).unwrap();
             assert!(census.is_empty(), "{step:?}: {census}");
         }
     }
@@ -80,7 +80,7 @@ async fn an_executor_killed_without_warning_leaves_nothing(lab: Lab) {
     });
     assert_eq!(line.await.unwrap(), "ready\n");
     let data_dir = data_dir.canonicalize().unwrap();
-    let census = executor::census::take(&data_dir).unwrap();
+    let census = census::take(&data_dir).unwrap();
     assert_eq!((census.cgroups.len(), census.loops.len()), (3, 1), "{census}");
     assert!(census.processes.len() >= 9, "{census}");
     victim.kill().unwrap();
@@ -90,7 +90,7 @@ async fn an_executor_killed_without_warning_leaves_nothing(lab: Lab) {
     // The next life starts where nothing is left.
     let next = Container::start(&ContainerConfig { data_dir: data_dir.clone() }).unwrap();
     drop(next);
-    executor::census::remove_parents(&data_dir).unwrap();
+    census::remove_parents(&data_dir).unwrap();
 }
 
 async fn a_broker_killed_without_warning_takes_its_sandboxes_along(lab: Lab) {
@@ -158,7 +158,7 @@ async fn what_an_executor_keeps_is_for_its_owner_alone(lab: Lab) {
 
 async fn a_dead_init_is_a_dead_sandbox(lab: Lab) {
     let sandbox = lab.sandbox().await;
-    let census = executor::census::take(&lab.data_dir()).unwrap();
+    let census = census::take(&lab.data_dir()).unwrap();
     assert_eq!(census.processes.len(), 1, "an idle sandbox is its init: {census}");
     let init = nix::unistd::Pid::from_raw(census.processes[0]);
     nix::sys::signal::kill(init, nix::sys::signal::Signal::SIGKILL).unwrap();
