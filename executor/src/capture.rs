@@ -38,11 +38,11 @@ struct Tally {
 impl Capture {
     /// Captures into a new file at `path`. The answered end is for the process alone: no copy may
     /// stay in the executor.
-    pub(crate) fn start(path: PathBuf, bytes_max: Bytes) -> io::Result<(OwnedFd, Self)> {
+    pub(crate) async fn start(path: PathBuf, bytes_max: Bytes) -> io::Result<(OwnedFd, Self)> {
         let (read, write) = nix::unistd::pipe2(OFlag::O_CLOEXEC)?;
         let reader = pipe::Receiver::from_owned_fd(read)?;
-        let file = std::fs::File::create(&path)?;
-        let task = tokio::spawn(copy(reader, tokio::fs::File::from_std(file), bytes_max.0));
+        let file = tokio::fs::File::create(&path).await?;
+        let task = tokio::spawn(copy(reader, file, bytes_max.0));
         Ok((write, Self { path, task }))
     }
 
@@ -158,7 +158,7 @@ mod tests {
         write: impl FnOnce(std::fs::File) + Send + 'static,
     ) -> (Recorded, Vec<u8>) {
         let dir = tempfile::tempdir().unwrap();
-        let (fd, capture) = Capture::start(dir.path().join("stdout"), Bytes(bytes_max)).unwrap();
+        let (fd, capture) = Capture::start(dir.path().join("stdout"), Bytes(bytes_max)).await.unwrap();
         let writer = std::thread::spawn(move || write(fd.into()));
         let recorded = capture.finish().await.unwrap();
         writer.join().unwrap();
@@ -195,7 +195,7 @@ mod tests {
     #[tokio::test]
     async fn a_pipe_that_stays_open_is_given_up_and_said_so() {
         let dir = tempfile::tempdir().unwrap();
-        let (fd, capture) = Capture::start(dir.path().join("stdout"), Bytes(10)).unwrap();
+        let (fd, capture) = Capture::start(dir.path().join("stdout"), Bytes(10)).await.unwrap();
         let failure = capture.finish_within(Duration::from_millis(1)).await.unwrap_err();
         assert!(failure.to_string().contains("stdout"), "{failure}");
         drop(fd);

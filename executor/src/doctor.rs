@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use serde::Serialize;
 
 use crate::broker::ranges::RANGES_MAX;
-use crate::host::cgroup::{Layout, PARENT};
+use crate::host::cgroup::{Layout, PARENT, SWAP_V1, SWAP_V2, swap_is_on};
 use crate::host::clone::{self, Cloned};
 use crate::host::mounts::{self, Context};
 use crate::host::{landlock, loop_disk, netns, open, seccomp};
@@ -92,13 +92,14 @@ fn limited(detail: impl Into<String>) -> Found {
 
 fn try_all(data_dir: &Path) -> Vec<Check> {
     let scratch = data_dir.join(format!("doctor-{}", std::process::id()));
-    let probes: [(&str, &str, &dyn Fn() -> Found); 22] = [
+    let probes: [(&str, &str, &dyn Fn() -> Found); 23] = [
         ("root", REFUSED, &root),
         ("mount namespace", REFUSED, &|| mounts::privatise().and_then(|()| works("private to this thread"))),
         ("clone3 with user, pid, mount, ipc, uts namespaces and a pidfd", REFUSED, &namespaces),
         ("network namespace with loopback", REFUSED, &network),
         ("cgroup v2 leaf: clone into, kill", REFUSED, &v2_leaf),
         ("memory, cpu and pids limits", REFUSED, &limits),
+        ("memory limits bound swap", REFUSED, &swap_counted),
         ("overlay from descriptors, tmpfs upper", REFUSED, &overlay),
         ("id-mapped mount of the data directory", REFUSED, &|| id_mapped(&scratch)),
         ("id-mapped mount of /usr", "image `host` is refused", &|| id_mapped(Path::new("/usr"))),
@@ -278,6 +279,26 @@ fn limits() -> Found {
     works(places.join(", "))
 }
 
+fn swap_counted() -> Found {
+    let layout = layout()?;
+    // On v2 a scratch group has the file only where the controller is enabled already.
+    let (mount, file) = match &layout.memory_v1 {
+        Some(mount) => (mount, SWAP_V1),
+        None => (&layout.v2, SWAP_V2),
+    };
+    let scratch = Scratch::new(mount)?;
+    let file = file.to_string_lossy();
+    if scratch.0.join(file.as_ref()).exists() {
+        works(file)
+    } else if !swap_is_on()? {
+        limited(format!("no {file}: sandboxes are refused once swap is on"))
+    } else if layout.memory_v1.is_some() {
+        Err(io::Error::other(format!("swap is on and there is no {file}")))
+    } else {
+        limited(format!("swap is on; whether there is {file} is seen when the backend starts"))
+    }
+}
+
 fn overlay() -> Found {
     let held = Held::new(None)?;
     let userns = held.user_namespace()?;
@@ -365,10 +386,7 @@ fn notification() -> Found {
 }
 
 fn landlock_abi() -> Found {
-    let abi = landlock::abi()?;
-    if abi < landlock::ABI_MIN {
-        return Err(io::Error::other(format!("ABI {abi} would forbid renames between directories")));
-    }
+    let abi = landlock::usable(Ok(landlock::abi()?)).map_err(io::Error::other)?;
     in_child(|| {
         crate::host::capabilities::no_new_privileges()?;
         landlock::restrict(abi)

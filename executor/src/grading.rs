@@ -81,8 +81,9 @@ fn problem(path: String, error: &FileError) -> RewardProblem {
         FileError::Escapes { .. } => {
             RewardProblem::NotAFile { path, found: "a way through a symlink".to_owned() }
         }
-        FileError::BadPath { .. } | FileError::Full { .. } | FileError::Io { .. } => {
-            RewardProblem::Unreadable { path, problem: error.to_string() }
-        }
+        FileError::NotADirectory { .. }
+        | FileError::BadPath { .. }
+        | FileError::Full { .. }
+        | FileError::Io { .. } => RewardProblem::Unreadable { path, problem: error.to_string() },
     }
 }

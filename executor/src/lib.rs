@@ -29,6 +29,7 @@ mod link;
 mod logs;
 mod messages;
 mod outputs;
+mod private_dir;
 pub mod sandbox;
 mod serve;
 mod storage;

@@ -90,9 +90,12 @@ async fn read_file(
     let (file, size) = match sandbox.open_file(path).await {
         Ok(Some(found)) => found,
         Ok(None) => return missing(format!("nothing at {path}")),
-        Err(error @ (FileError::NotAFile { .. } | FileError::Escapes { .. } | FileError::BadPath { .. })) => {
-            return missing(error.to_string());
-        }
+        Err(
+            error @ (FileError::NotAFile { .. }
+            | FileError::NotADirectory { .. }
+            | FileError::Escapes { .. }
+            | FileError::BadPath { .. }),
+        ) => return missing(error.to_string()),
         Err(FileError::Full { path: what }) => {
             let source = std::io::Error::from(std::io::ErrorKind::StorageFull);
             return Err(StorageError::File { action: "open", what, source });
@@ -143,7 +146,7 @@ impl Command<'_> {
         let missing = |why: String| Ok(Err(OutputProblemKind::Missing { why }));
         let max = self.declared.max_bytes;
         let started = |source| StorageError::capture(path, source);
-        let (stdout, capture) = Capture::start(path.to_owned(), max).map_err(started)?;
+        let (stdout, capture) = Capture::start(path.to_owned(), max).await.map_err(started)?;
         let ended = self.spawn_and_wait(stdout).await;
         let killed = self.sandbox.kill_all().await;
         let recorded = capture.finish().await;

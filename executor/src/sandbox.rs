@@ -68,6 +68,10 @@ pub enum CreateError {
     /// The user does not exist in the image. Code `unknown_user`.
     #[error("user `{user}` is not in /etc/passwd of image `{image}`")]
     UnknownUser { user: String, image: String },
+    /// No sandbox can be made any more in this life of the executor; nothing is wrong with what
+    /// was asked. Code `backend_ended`.
+    #[error("the sandbox backend ended: {reason}")]
+    Ended { reason: String },
     /// A system call or the broker failed. Code `start_failed`.
     #[error("{action}: {source}")]
     Failed { action: String, source: std::io::Error },
@@ -132,6 +136,9 @@ pub enum FileError {
     /// A directory, a FIFO, a device, a socket, a symlink. Says which.
     #[error("`{path}` is a {found}, not a regular file")]
     NotAFile { path: String, found: &'static str },
+    /// What should be a directory on the way is something else.
+    #[error("`{path}` cannot be reached: `{part}` is a {found}, not a directory")]
+    NotADirectory { path: String, part: String, found: &'static str },
     #[error("`{path}` leads out of the sandbox or through a symlink")]
     Escapes { path: String },
     #[error("`{path}` cannot be a path here: {problem}")]

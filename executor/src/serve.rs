@@ -15,7 +15,7 @@ use crate::capacity::{self, Measured};
 use crate::lifecycle::Book;
 use crate::link::{COMMAND_QUEUE_MAX, Link};
 use crate::sandbox::Backend;
-use crate::{Config, Error};
+use crate::{Config, Error, private_dir};
 
 const LOCK_FILE: &str = "executor.lock";
 const ATTEMPTS_DIR: &str = "attempts";
@@ -98,7 +98,7 @@ fn lock(data_dir: &Path) -> Result<File, Error> {
         let path = path.to_owned();
         move |source| Error::DataDir { action, path, source }
     };
-    std::fs::create_dir_all(data_dir).map_err(failed("make", data_dir))?;
+    private_dir::make(data_dir).map_err(failed("make", data_dir))?;
     let path = data_dir.join(LOCK_FILE);
     let opened = File::options().create(true).truncate(false).write(true).open(&path);
     let file = opened.map_err(failed("open", &path))?;
@@ -116,7 +116,7 @@ fn empty_dir(path: PathBuf) -> Result<PathBuf, Error> {
         }
         _ => {}
     }
-    match std::fs::create_dir(&path) {
+    match private_dir::make(&path) {
         Ok(()) => Ok(path),
         Err(source) => Err(Error::DataDir { action: "make", path, source }),
     }

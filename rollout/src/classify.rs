@@ -126,12 +126,18 @@ fn before_the_work(facts: &Facts<'_>) -> Option<Failure> {
     }
 }
 
-/// A sandbox that died of its own memory limit is the agent's doing; any other death is not.
+/// A sandbox that died of its own memory limit is the doing of what ran in it, and would die
+/// again; any other death is nobody's there. A grader's is regraded either way.
 fn lost(facts: &Facts<'_>, reason: &str) -> Failure {
     let reason = shown(reason, SHOWN_CHARS_MAX);
-    if facts.kind == StepKind::Agent && facts.counters.oom() {
+    let code = match facts.kind {
+        StepKind::Agent => Some(FailureCode::OomGuest),
+        StepKind::Run => Some(FailureCode::StepExit),
+        StepKind::Grader => None,
+    };
+    if let Some(code) = code.filter(|_| facts.counters.oom()) {
         let message = format!("the sandbox died after {}: {reason}; {}", facts.run, oom_words(facts));
-        return Failure::new(FailureCode::OomGuest, message);
+        return Failure::new(code, message);
     }
     let message = format!("the sandbox was lost after {}: {reason}", facts.run);
     match facts.kind {
@@ -361,7 +367,9 @@ mod tests {
             (Run, Exited(1), false, FULL, Some(Code::StepExit)),
             (Run, Exited(0), true, NONE, Some(Code::StepTimeout)),
             (Run, not_run(), false, NONE, Some(Code::NotFound)),
-            (Run, lost(), false, OOM, Some(Code::NodeLost)),
+            (Run, lost(), false, OOM, Some(Code::StepExit)),
+            (Run, lost(), true, OOM, Some(Code::StepExit)),
+            (Run, lost(), false, NONE, Some(Code::NodeLost)),
             (Grader, Exited(0), false, NONE, None),
             (Grader, Exited(1), false, NONE, None),
             (Grader, Signalled(9), false, OOM, None),

@@ -1,6 +1,7 @@
 //! Everything before the command: the sandbox, its files, its inputs. One block with one way to
 //! fail; the caller tears down whatever `slot` holds then.
 
+use std::io;
 use std::path::Path;
 
 use rollout::Millis;
@@ -15,6 +16,7 @@ use crate::clock::elapsed;
 use crate::grading;
 use crate::lifecycle::{Kill, Order, Refusal, RefusalClass};
 use crate::outputs::in_workdir;
+use crate::private_dir;
 use crate::sandbox::{CreateError, FileError, FileSource, Sandbox, SandboxSpec};
 use crate::storage::{StorageError, chain};
 
@@ -48,8 +50,11 @@ pub(super) async fn prepare(
     let timeout = order.step.start_timeout;
     let deadline = began + std::time::Duration::from_millis(timeout.0);
     let provisioning = async {
-        let made = tokio::fs::create_dir_all(dir).await;
-        made.map_err(|error| storage_failed(&StorageError::capture(dir, error)))?;
+        let captures = dir.to_owned();
+        let made = tokio::task::spawn_blocking(move || private_dir::make(&captures)).await;
+        made.map_err(io::Error::other)
+            .and_then(|made| made)
+            .map_err(|error| storage_failed(&StorageError::capture(dir, error)))?;
         obtain(tools, order, slot, sandbox_id).await?;
         let Some(sandbox) = slot.as_deref() else {
             return Err(failed(FailureCode::StartFailed, "the backend gave no sandbox".to_owned()));
@@ -176,9 +181,10 @@ fn file_failed(error: &FileError) -> Unready {
             let hint = "raise resources.limit.disk";
             failed(FailureCode::NotFound, format!("{error}, before the step began; {hint}"))
         }
-        FileError::NotAFile { .. } | FileError::Escapes { .. } | FileError::BadPath { .. } => {
-            failed(FailureCode::NotFound, error.to_string())
-        }
+        FileError::NotAFile { .. }
+        | FileError::NotADirectory { .. }
+        | FileError::Escapes { .. }
+        | FileError::BadPath { .. } => failed(FailureCode::NotFound, error.to_string()),
         FileError::Io { .. } => failed(FailureCode::StartFailed, error.to_string()),
     }
 }
@@ -193,6 +199,29 @@ fn create_failed(error: &CreateError) -> Unready {
             Unready::Refused(Refusal { class: RefusalClass::NeverFits, message })
         }
         CreateError::Busy { .. } => Unready::Refused(Refusal { class: RefusalClass::Busy, message }),
+        CreateError::Ended { .. } => Unready::Refused(Refusal { class: RefusalClass::Unhealthy, message }),
         CreateError::Failed { .. } => failed(FailureCode::StartFailed, message),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A retry of a chain begins at its agent: what an agent left must never cause one.
+    #[test]
+    fn what_stands_in_the_way_of_a_file_is_retried_only_if_the_node_is_to_blame() {
+        let path = || "/in/answer".to_owned();
+        for (error, should_retry) in [
+            (FileError::NotAFile { path: path(), found: "directory" }, false),
+            (FileError::NotADirectory { path: path(), part: "in".to_owned(), found: "file" }, false),
+            (FileError::Escapes { path: path() }, false),
+            (FileError::BadPath { path: path(), problem: "it is empty" }, false),
+            (FileError::Full { path: path() }, false),
+            (FileError::Io { path: path(), source: io::Error::from_raw_os_error(5) }, true),
+        ] {
+            let Unready::Failed(failure) = file_failed(&error) else { panic!("{error:?}") };
+            assert_eq!(failure.code.consequence().should_retry, should_retry, "{error:?}");
+        }
     }
 }

@@ -69,7 +69,7 @@ impl Work<'_> {
         kills: &mut Kills,
         progress: &(impl Fn(Phase) + Sync),
     ) {
-        let (stdout, stderr, captures) = match self.open_captures() {
+        let (stdout, stderr, captures) = match self.open_captures().await {
             Ok(opened) => opened,
             Err(source) => {
                 let error = StorageError::capture(self.dir, source);
@@ -118,10 +118,10 @@ impl Work<'_> {
         }
     }
 
-    fn open_captures(&self) -> io::Result<(OwnedFd, OwnedFd, Captures)> {
+    async fn open_captures(&self) -> io::Result<(OwnedFd, OwnedFd, Captures)> {
         let open = |stream| Capture::start(capture::path(self.dir, stream), self.tools.capture_bytes_max);
-        let (out, stdout) = open(Stream::Stdout)?;
-        let (err, stderr) = open(Stream::Stderr)?;
+        let (out, stdout) = open(Stream::Stdout).await?;
+        let (err, stderr) = open(Stream::Stderr).await?;
         Ok((out, err, Captures { stdout, stderr }))
     }
 

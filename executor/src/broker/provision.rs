@@ -2,7 +2,7 @@
 //! the moment it does; an error at any step hands the record to the same teardown that ends a
 //! sandbox which lived.
 
-use std::ffi::CString;
+use std::ffi::{CStr, CString};
 use std::fs::{self, File};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
@@ -121,7 +121,7 @@ fn build(broker: &Broker, create: &Create, record: &mut Record) -> Result<(Creat
     let userns = proc_file(broker.proc.as_fd(), pid, "ns/user", libc::O_RDONLY).map_err(at(Step::Layers))?;
     // By path each time, in this process's view: a tree that was replaced is the new one at once.
     let lower = CString::new(create.lower.as_os_str().as_encoded_bytes()).unwrap_or_default();
-    let lower = open::directory(&lower).map_err(at(Step::Layers))?;
+    let lower = tree(&lower).map_err(|cause| (Step::Layers, cause))?;
     let lower = mapped(lower.as_fd(), userns.as_fd(), 0).map_err(at(Step::Layers))?;
     let usr = if create.host_usr {
         let attributes = mounts::READ_ONLY | mounts::NO_SUID | mounts::NO_DEV;
@@ -289,6 +289,16 @@ fn write_id_maps(proc: BorrowedFd<'_>, pid: i32, base: u32) -> io::Result<()> {
         open::write_at(proc, &name, map.as_bytes())?;
     }
     Ok(())
+}
+
+/// The executor looked at the tree by this name; whoever puts a link there since is refused.
+fn tree(path: &CStr) -> Result<OwnedFd, Cause> {
+    open::directory_itself(path).map_err(|error| match error.raw_os_error() {
+        Some(libc::ELOOP | libc::ENOTDIR) => {
+            Cause::Told(Problem::BadRootfs("its path leads through a link or a file by now".to_owned()))
+        }
+        _ => error.into(),
+    })
 }
 
 /// A copy of a shared tree whose owners are shifted into the sandbox's range.

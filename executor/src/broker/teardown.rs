@@ -1,15 +1,11 @@
 //! The one way a sandbox ends: after a request, a failed creation, or the executor's death.
 
-use std::time::Duration;
-
 use super::serve::{Broker, lock};
+use crate::host::loop_disk::{RELEASE_PAUSE, RELEASE_TRIES_MAX};
 use crate::host::{clone, loop_disk};
 
 /// How long the processes of a killed sandbox may take to be gone.
 const REAP_WAIT_MS: i32 = 10_000;
-/// How long a loop device may take to let go of its file, in pauses of [`RELEASE_PAUSE`].
-const RELEASE_TRIES_MAX: u32 = 2_000;
-const RELEASE_PAUSE: Duration = Duration::from_millis(1);
 
 /// What exists of a sandbox. Filled as it is made, so a half-made one is undone by the same code.
 #[derive(Debug, Default)]

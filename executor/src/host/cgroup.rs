@@ -4,7 +4,7 @@
 //! controller does: on a v1 hierarchy, or on the same v2 leaf. Everything goes through directory
 //! descriptors, so it works in a mount namespace that no longer shows the cgroup trees.
 
-use std::ffi::{CString, OsString};
+use std::ffi::{CStr, CString, OsString};
 use std::fs;
 use std::io::{self, Read};
 use std::os::fd::{AsFd, OwnedFd};
@@ -27,6 +27,9 @@ const CPU_QUOTA_MIN_US: u64 = 1_000;
 /// A group stays busy for a moment after its last task was reaped: rmdir is tried this often.
 const REMOVE_TRIES_MAX: u32 = 2_000;
 const REMOVE_PAUSE: Duration = Duration::from_micros(50);
+/// In a group whose swap the kernel counts: with its memory (v1), or alone (v2).
+pub const SWAP_V1: &CStr = c"memory.memsw.limit_in_bytes";
+pub const SWAP_V2: &CStr = c"memory.swap.max";
 /// A control file is never longer.
 const FILE_MAX: u64 = 1 << 20;
 
@@ -225,6 +228,13 @@ impl Tree {
         self.write(PIDS, id, "pids.max", &limits.tasks.to_string())
     }
 
+    /// Whether the memory limit of a leaf bounds what it swaps out too.
+    pub fn counts_swap(&self) -> bool {
+        let (place, v1) = self.places[MEMORY];
+        let file = if v1 { SWAP_V1 } else { SWAP_V2 };
+        open::at(self.dirs[place].as_fd(), file, libc::O_PATH).is_ok()
+    }
+
     /// The v2 leaf, to clone into.
     pub fn leaf(&self, id: &str) -> io::Result<OwnedFd> {
         open::at(self.dirs[0].as_fd(), &name(id)?, libc::O_PATH | libc::O_DIRECTORY)
@@ -340,6 +350,21 @@ impl Tree {
     }
 }
 
+/// Whether any swap is on.
+pub fn swap_is_on() -> io::Result<bool> {
+    match fs::read_to_string("/proc/swaps") {
+        Ok(swaps) => Ok(lists_swap(&swaps)),
+        // A kernel that cannot swap.
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
+        Err(error) => Err(error),
+    }
+}
+
+/// Of /proc/swaps: one line of heads, then one for each area.
+fn lists_swap(swaps: &str) -> bool {
+    swaps.lines().skip(1).any(|line| !line.trim().is_empty())
+}
+
 /// What the kernel is told.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limits {
@@ -372,6 +397,15 @@ fn name(path: &str) -> io::Result<CString> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn swap_is_on_if_an_area_is_listed() {
+        let heads = "Filename\t\t\t\tType\t\tSize\t\tUsed\t\tPriority\n";
+        for (areas, is_on) in [("", false), ("\n", false), ("/dev/vdb  partition  1024  0  -2\n", true)] {
+            assert_eq!(lists_swap(&format!("{heads}{areas}")), is_on, "{areas:?}");
+        }
+        assert!(!lists_swap(""));
+    }
 
     const HYBRID: &str = "\
 25 1 254:0 / / rw - ext4 /dev/vda rw

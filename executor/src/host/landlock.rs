@@ -42,6 +42,15 @@ pub fn abi() -> io::Result<u32> {
     Ok(u32::try_from(version).unwrap_or(0))
 }
 
+/// The ABI that sandboxes are restricted by, or why they are not.
+pub fn usable(abi: io::Result<u32>) -> Result<u32, String> {
+    match abi {
+        Ok(abi) if abi >= ABI_MIN => Ok(abi),
+        Ok(abi) => Err(format!("ABI {abi} would forbid renames between directories")),
+        Err(error) => Err(error.to_string()),
+    }
+}
+
 /// Restricts the calling thread and all it starts. Needs no_new_privs.
 pub fn restrict(abi: u32) -> io::Result<()> {
     let scoped = if abi >= ABI_SCOPES { SCOPE_ABSTRACT_UNIX_SOCKET | SCOPE_SIGNAL } else { 0 };
@@ -64,4 +73,17 @@ pub fn restrict(abi: u32) -> io::Result<()> {
     // SAFETY: no memory involved.
     checked(unsafe { libc::syscall(libc::SYS_landlock_restrict_self, ruleset.as_raw_fd(), 0) })?;
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn without_a_usable_abi_there_is_a_reason_to_tell() {
+        assert_eq!(usable(Ok(ABI_MIN)), Ok(ABI_MIN));
+        assert!(usable(Ok(ABI_MIN - 1)).is_err_and(|reason| reason.contains("ABI 1")));
+        let absent = Err(io::Error::from_raw_os_error(libc::ENOSYS));
+        assert!(usable(absent).is_err_and(|reason| reason.contains("not implemented")));
+    }
 }

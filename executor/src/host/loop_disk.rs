@@ -5,6 +5,7 @@ use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use super::checked;
 
@@ -14,6 +15,10 @@ const LOOP_CTL_GET_FREE: u64 = 0x4c82;
 const FLAG_AUTOCLEAR: u32 = 4;
 /// Another process may take the number we were given: asked again this often.
 const TRIES_MAX: u32 = 64;
+/// How long a device may take to let go of its file after its last user is gone, in pauses of
+/// [`RELEASE_PAUSE`].
+pub const RELEASE_TRIES_MAX: u32 = 2_000;
+pub const RELEASE_PAUSE: Duration = Duration::from_millis(1);
 
 #[repr(C)]
 struct LoopInfo {

@@ -61,6 +61,13 @@ pub fn directory(path: &CStr) -> io::Result<OwnedFd> {
     fresh_fd(unsafe { libc::open(path.as_ptr(), flags) }.into())
 }
 
+/// A directory by its real name: no part of the path is followed through a symlink.
+pub fn directory_itself(path: &CStr) -> io::Result<OwnedFd> {
+    let flags = libc::O_PATH | libc::O_DIRECTORY | libc::O_NOFOLLOW;
+    let resolve = libc::RESOLVE_NO_SYMLINKS | libc::RESOLVE_NO_MAGICLINKS;
+    beneath(directory(c"/")?.as_fd(), path, flags, 0, resolve)
+}
+
 /// Plain openat with O_CLOEXEC, for trees no sandbox can touch (cgroup, proc, sys).
 pub fn at(dir: BorrowedFd<'_>, path: &CStr, flags: i32) -> io::Result<OwnedFd> {
     // SAFETY: the path is a C string.

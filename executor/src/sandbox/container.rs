@@ -35,8 +35,9 @@ use crate::broker::protocol::{Action, Create, Hello, Outcome, Problem};
 use crate::broker::ranges::RANGES_MAX;
 use crate::broker::serve::lock;
 use crate::census;
-use crate::host::cgroup::{Layout, Limits, Tree};
+use crate::host::cgroup::{Layout, Limits, Tree, swap_is_on};
 use crate::host::{landlock, open};
+use crate::private_dir;
 
 /// How long a start waits for the broker of a previous life to finish its cleaning up.
 const LOCK_WAIT_TRIES: u32 = 600;
@@ -79,6 +80,8 @@ pub enum Error {
     Layout(#[from] crate::host::cgroup::LayoutError),
     #[error("opening the cgroup parents")]
     Cgroups { source: io::Error },
+    #[error("swap is on, and this kernel does not count it: no memory limit would hold")]
+    Swap,
     #[error("starting the broker")]
     Broker { source: io::Error },
 }
@@ -98,6 +101,8 @@ struct Shared {
     client: Arc<Client>,
     tree: Tree,
     live: AtomicU32,
+    /// Whether memory limits bound swap. If not, swap must stay off.
+    counts_swap: bool,
     /// Bytes that live loop disks promise together.
     disk_promised: Mutex<Bytes>,
     /// With the broker's copy: the data directory is ours until both are gone.
@@ -116,7 +121,7 @@ impl Container {
             let path = path.clone();
             move |source| Error::DataDir { action, path, source }
         };
-        fs::create_dir_all(&config.data_dir).map_err(at("making", &config.data_dir))?;
+        private_dir::make(&config.data_dir).map_err(at("making", &config.data_dir))?;
         let data_dir = config.data_dir.canonicalize().map_err(at("resolving", &config.data_dir))?;
         let lock = take_lock(&data_dir)?;
         let (found, left) = census::sweep(&data_dir)?;
@@ -127,11 +132,20 @@ impl Container {
             return Err(Error::Left(left));
         }
         for dir in [census::disks_dir(&data_dir), data_dir.join("images")] {
-            fs::create_dir_all(&dir).map_err(at("making", &dir))?;
+            private_dir::make(&dir).map_err(at("making", &dir))?;
         }
         let instance = census::instance(&data_dir);
         let tree = Tree::open(&Layout::discover()?, &instance).map_err(|source| Error::Cgroups { source })?;
-        let landlock_abi = landlock::abi().ok().filter(|abi| *abi >= landlock::ABI_MIN);
+        // Before anything is promised: what is swapped out would escape every memory limit.
+        let counts_swap = tree.counts_swap();
+        if !counts_swap && swap_is_on().map_err(|source| Error::Cgroups { source })? {
+            return Err(Error::Swap);
+        }
+        let landlock_abi = landlock::usable(landlock::abi());
+        if let Err(reason) = &landlock_abi {
+            tracing::warn!(reason, "no Landlock: seccomp and capabilities are the only walls of sandboxes");
+        }
+        let landlock_abi = landlock_abi.ok();
         let hello = Hello { data_dir: data_dir.clone(), instance, landlock_abi };
         let client = Client::start(&hello, &lock).map_err(|source| Error::Broker { source })?;
         let disk_limit_max = disk_budget(&data_dir).map_err(at("measuring", &data_dir))?;
@@ -139,6 +153,7 @@ impl Container {
             client,
             tree,
             live: AtomicU32::new(0),
+            counts_swap,
             disk_promised: Mutex::new(Bytes(0)),
             _lock: lock,
         };
@@ -243,6 +258,11 @@ impl Container {
                 return Err(CreateError::NotEnforceable { guarantee, problem });
             }
         }
+        // Somebody may have turned it on since the start.
+        if !self.shared.counts_swap && !matches!(swap_is_on(), Ok(false)) {
+            let problem = "swap is on, and this kernel does not count it".to_owned();
+            return Err(CreateError::NotEnforceable { guarantee: "limit.memory", problem });
+        }
         if limit.disk > TMPFS_DISK_MAX {
             if self.disk_limit_max <= TMPFS_DISK_MAX || limit.disk > self.disk_limit_max {
                 let problem = format!(
@@ -291,7 +311,10 @@ impl Backend for Container {
         };
         let client = &self.shared.client;
         let (outcome, fds) =
-            client.request(Action::Create(create)).await.map_err(failed("asking the broker"))?;
+            client.request(Action::Create(create)).await.map_err(|source| match source.kind() {
+                io::ErrorKind::BrokenPipe => CreateError::Ended { reason: source.to_string() },
+                _ => failed("asking the broker")(source),
+            })?;
         let created = match outcome {
             Outcome::Created(created) => created,
             Outcome::Failed(failure) => {
@@ -435,7 +458,12 @@ impl ContainerSandbox {
             Ok((Outcome::Destroyed { left }, _)) => left,
             Ok((outcome, _)) => vec![format!("the broker answered {outcome:?}")],
             // The kernel killed every init with the broker: only the cgroups are left to us.
-            Err(_) => census::remove_leaf(&shared.tree, &id),
+            Err(_) => {
+                let named = id.clone();
+                let removed =
+                    tokio::task::spawn_blocking(move || census::remove_leaf(&shared.tree, &id)).await;
+                removed.unwrap_or_else(|error| vec![format!("removing the cgroups of {named}: {error}")])
+            }
         }
     }
 }
@@ -546,7 +574,11 @@ impl Sandbox for ContainerSandbox {
     }
 
     async fn set_limits(&self, limits: Limit) -> Result<(), io::Error> {
-        self.shared.tree.limit(&self.id, &Limits::new(&limits, self.memory_disk))
+        // A lower memory limit makes the kernel take pages back before it answers.
+        let (shared, id) = (Arc::clone(&self.shared), self.id.clone());
+        let limits = Limits::new(&limits, self.memory_disk);
+        let limited = tokio::task::spawn_blocking(move || shared.tree.limit(&id, &limits));
+        limited.await.map_err(io::Error::other)?
     }
 
     async fn died(&self) -> String {

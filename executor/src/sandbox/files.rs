@@ -17,6 +17,8 @@ use crate::host::open;
 
 /// The longest path, in bytes: what the kernel takes with its terminator.
 const PATH_MAX: usize = 4095;
+/// Of a path that cannot be one, this many characters are shown.
+const SHOWN_MAX: usize = 200;
 /// Directories of a path.
 const DEPTH_MAX: usize = 128;
 /// Open directories while a tree is removed. What lies deeper is moved up first.
@@ -42,7 +44,7 @@ struct Parts<'a> {
 
 impl<'a> Parts<'a> {
     fn new(path: &'a str, workdir: &str) -> Result<Self, FileError> {
-        let bad = |problem| Err(FileError::BadPath { path: path.chars().take(200).collect(), problem });
+        let bad = |problem| Err(FileError::BadPath { path: path.chars().take(SHOWN_MAX).collect(), problem });
         if path.is_empty() {
             return bad("it is empty");
         }
@@ -71,6 +73,12 @@ impl<'a> Parts<'a> {
         let path = self.shown.to_owned();
         match error.raw_os_error() {
             Some(libc::ELOOP | libc::EXDEV) => FileError::Escapes { path },
+            Some(libc::ENAMETOOLONG) => {
+                let problem = "a part of it is longer than the filesystem takes";
+                FileError::BadPath { path: path.chars().take(SHOWN_MAX).collect(), problem }
+            }
+            // A directory took the place of the file meanwhile.
+            Some(libc::EISDIR) => FileError::NotAFile { path, found: "directory" },
             Some(libc::ENOSPC | libc::EDQUOT) => FileError::Full { path },
             _ => FileError::Io { path, source: error },
         }
@@ -104,7 +112,12 @@ impl<'a> Parts<'a> {
     fn symlink_or_file(&self, dir: BorrowedFd<'_>, part: &CStr) -> FileError {
         match kind_at(dir, part) {
             Ok("symlink") => FileError::Escapes { path: self.shown.to_owned() },
-            _ => self.error(io::Error::from_raw_os_error(libc::ENOTDIR)),
+            Ok(found) => FileError::NotADirectory {
+                path: self.shown.to_owned(),
+                part: part.to_string_lossy().into_owned(),
+                found,
+            },
+            Err(_) => self.error(io::Error::from_raw_os_error(libc::ENOTDIR)),
         }
     }
 }
@@ -266,7 +279,12 @@ fn remove_tree(dir: BorrowedFd<'_>, name: &CStr) -> io::Result<()> {
                     libc::renameat(current.as_raw_fd(), child.as_ptr(), top.as_raw_fd(), up.as_ptr())
                 };
                 if done < 0 {
-                    return Err(io::Error::last_os_error());
+                    let error = io::Error::last_os_error();
+                    match error.raw_os_error() {
+                        // What lies there already has that name: the next number. Or it is gone.
+                        Some(libc::EEXIST | libc::ENOTEMPTY | libc::ENOTDIR | libc::ENOENT) => {}
+                        _ => return Err(error),
+                    }
                 }
             }
             None => {
@@ -400,6 +418,44 @@ mod tests {
             assert!(matches!(root.read(path), Err(FileError::BadPath { .. })), "{path:?}");
             assert!(matches!(root.reset(path), Err(FileError::BadPath { .. })), "{path:?}");
         }
+    }
+
+    #[test]
+    fn what_stands_in_the_way_of_a_path_is_never_the_nodes_fault() {
+        let root = root();
+        root.write("/plain").unwrap();
+        let name = "n".repeat(300);
+        for (path, words) in [
+            ("/plain/below", "`plain` is a file"),
+            ("/plain/below/deeper", "`plain` is a file"),
+            (&format!("/{name}"), "longer than the filesystem takes"),
+            (&format!("/{name}/x"), "longer than the filesystem takes"),
+        ] {
+            for refused in [root.write(path).unwrap_err(), root.reset(path).unwrap_err()] {
+                assert!(refused.to_string().contains(words), "{path}: {refused}");
+                assert!(!matches!(refused, FileError::Io { .. }), "{path}: {refused:?}");
+            }
+        }
+        let refused = root.read(&format!("/{name}")).unwrap_err();
+        assert!(matches!(refused, FileError::BadPath { .. }), "{refused:?}");
+    }
+
+    #[test]
+    fn a_deep_tree_is_removed_whatever_bears_the_names_of_what_is_moved_up() {
+        let root = root();
+        fs::create_dir(root.path("deep")).unwrap();
+        for name in ["0", "1", "3"] {
+            root.write(&format!("/deep/.rollyard-deep-{name}/x")).unwrap();
+        }
+        root.write("/deep/.rollyard-deep-2").unwrap();
+        let mut dir = OwnedFd::from(File::open(root.path("deep")).unwrap());
+        for _ in 0..300 {
+            open::make_dir(dir.as_fd(), c"d", 0o755).unwrap();
+            dir = open::at(dir.as_fd(), c"d", libc::O_RDONLY | libc::O_DIRECTORY).unwrap();
+        }
+        drop(dir);
+        root.reset("/deep").unwrap();
+        assert_eq!(fs::read_dir(root.path("deep")).unwrap().count(), 0);
     }
 
     #[test]

@@ -115,7 +115,7 @@ impl Images {
         }
         let top = fs::metadata(&real).map_err(|error| error.to_string())?;
         let name = CString::new(real.as_os_str().as_bytes()).map_err(|error| error.to_string())?;
-        let root = open::directory(&name).map_err(|error| error.to_string())?;
+        let root = open::directory_itself(&name).map_err(|error| error.to_string())?;
         safe_shape(root.as_fd())?;
         let users = passwd(root.as_fd()).map_err(|error| format!("/etc/passwd: {error}"))?;
         let digest = format!("dir:{}", tree_hash(&real).map_err(|error| error.to_string())?);

@@ -150,6 +150,30 @@ async fn two_executors_never_share_a_data_directory() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_directories_of_an_executor_are_for_its_owner_alone() {
+    use std::os::unix::fs::PermissionsExt as _;
+    let mut yard = Yard::start().await;
+    let data_dir = yard.config.data_dir.clone();
+    std::fs::set_permissions(&data_dir, std::fs::Permissions::from_mode(0o755)).unwrap();
+    let executor = yard.executor.take().unwrap();
+    executor.shut_down();
+    executor.join().await.unwrap();
+    yard.executor = Some(yard.serve().unwrap());
+    yard.hello().await;
+    let mut held = order("run", "out secret");
+    held.keep = true;
+    yard.set_acknowledges_ends(false);
+    yard.run(held).await;
+    let attempts = data_dir.join("attempts");
+    let attempt = std::fs::read_dir(&attempts).unwrap().next().unwrap().unwrap().path();
+    for dir in [data_dir, attempts, attempt] {
+        let mode = std::fs::metadata(&dir).unwrap().permissions().mode() & 0o7777;
+        assert_eq!(mode, 0o700, "{}", dir.display());
+    }
+    yard.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_a_previous_life_captured_is_removed_at_the_start() {
     let mut yard = Yard::start().await;
     let executor = yard.executor.take().unwrap();

@@ -171,7 +171,12 @@ async fn each_reason_not_to_create_is_a_failure_or_a_refusal() {
         assert_eq!(failure.code, code);
         assert!(failure.message.contains(words), "{}", failure.message);
     }
-    let cases: [(CreateFault, Class, &str); 2] = [
+    let cases: [(CreateFault, Class, &str); 3] = [
+        (
+            || CreateError::Ended { reason: "the broker is gone".into() },
+            Class::Unhealthy,
+            "the sandbox backend ended: the broker is gone",
+        ),
         (
             || CreateError::Busy { ceiling: "loop devices", used: 8, limit: 8 },
             Class::Busy,

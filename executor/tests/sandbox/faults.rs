@@ -3,6 +3,7 @@
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Command, Stdio};
 
+use executor::census;
 use executor::sandbox::container::{Container, ContainerConfig, Step};
 use executor::sandbox::{Backend, CreateError};
 use rollout::Bytes;
@@ -13,6 +14,8 @@ crate::tests![
     a_creation_that_fails_at_any_step_leaves_nothing,
     an_executor_killed_without_warning_leaves_nothing,
     a_broker_killed_without_warning_takes_its_sandboxes_along,
+    a_sweep_waits_for_a_loop_device_that_lets_go_late,
+    what_an_executor_keeps_is_for_its_owner_alone,
     a_dead_init_is_a_dead_sandbox,
     a_second_executor_on_the_same_directory_is_refused_while_the_first_lives,
 ];
@@ -27,7 +30,7 @@ async fn a_creation_that_fails_at_any_step_leaves_nothing(lab: Lab) {
                 Err(CreateError::Failed { action, .. }) => assert_eq!(action, step.as_str()),
                 other => panic!("{step:?}: {other:?}"),
             }
-            let census = executor::census::take(&lab.data_dir()).unwrap();
+            let census = census::take(&lab.data_dir()).unwrap();
             assert!(census.is_empty(), "{step:?}: {census}");
         }
     }
@@ -77,7 +80,7 @@ async fn an_executor_killed_without_warning_leaves_nothing(lab: Lab) {
     });
     assert_eq!(line.await.unwrap(), "ready\n");
     let data_dir = data_dir.canonicalize().unwrap();
-    let census = executor::census::take(&data_dir).unwrap();
+    let census = census::take(&data_dir).unwrap();
     assert_eq!((census.cgroups.len(), census.loops.len()), (3, 1), "{census}");
     assert!(census.processes.len() >= 9, "{census}");
     victim.kill().unwrap();
@@ -87,7 +90,7 @@ async fn an_executor_killed_without_warning_leaves_nothing(lab: Lab) {
     // The next life starts where nothing is left.
     let next = Container::start(&ContainerConfig { data_dir: data_dir.clone() }).unwrap();
     drop(next);
-    executor::census::remove_parents(&data_dir).unwrap();
+    census::remove_parents(&data_dir).unwrap();
 }
 
 async fn a_broker_killed_without_warning_takes_its_sandboxes_along(lab: Lab) {
@@ -103,14 +106,59 @@ async fn a_broker_killed_without_warning_takes_its_sandboxes_along(lab: Lab) {
     assert!(!one.died().await.is_empty());
     assert!(!two.died().await.is_empty());
     assert!(process.wait().await.is_err(), "its status is not known: the sandbox died");
-    assert!(matches!(lab.backend.create(lab.spec()).await, Err(CreateError::Failed { .. })));
+    // Nothing is wrong with what is asked: another node, or the next life, can make it.
+    let refused = lab.backend.create(lab.spec()).await.unwrap_err();
+    assert!(refused.to_string().starts_with("the sandbox backend ended"), "{refused}");
+    assert!(!matches!(refused, CreateError::Failed { .. }), "{refused:?}");
     one.destroy().await.unwrap();
     two.destroy().await.unwrap();
 }
 
+async fn a_sweep_waits_for_a_loop_device_that_lets_go_late(lab: Lab) {
+    let data_dir = lab.dir.path().canonicalize().unwrap().join("late");
+    let image = census::disks_dir(&data_dir).join("gone.img");
+    std::fs::create_dir_all(image.parent().unwrap()).unwrap();
+    std::fs::File::create(&image).unwrap().set_len(1 << 20).unwrap();
+    let made = Command::new("losetup").args(["--find", "--show"]).arg(&image).output().unwrap();
+    assert!(made.status.success(), "{made:?}");
+    let device = String::from_utf8(made.stdout).unwrap();
+    // As a mount does that the kernel is still taking down.
+    let user = std::fs::File::open(device.trim()).unwrap();
+    let late = std::thread::spawn(move || {
+        std::thread::sleep(std::time::Duration::from_millis(300));
+        drop(user);
+    });
+    let swept = data_dir.clone();
+    let (found, left) = tokio::task::spawn_blocking(move || census::sweep(&swept)).await.unwrap().unwrap();
+    late.join().unwrap();
+    assert_eq!((found.loops.len(), found.files.len()), (1, 1), "{found}");
+    assert!(left.is_empty(), "{left}");
+    census::remove_parents(&data_dir).unwrap();
+}
+
+async fn what_an_executor_keeps_is_for_its_owner_alone(lab: Lab) {
+    use std::os::unix::fs::PermissionsExt;
+    // One made by an older version, open to everyone.
+    let open = lab.dir.path().join("open");
+    std::fs::create_dir(&open).unwrap();
+    std::fs::set_permissions(&open, std::fs::Permissions::from_mode(0o755)).unwrap();
+    let other = Container::start(&ContainerConfig { data_dir: open.clone() }).unwrap();
+    for top in [lab.data_dir(), open.clone()] {
+        for dir in [top.clone(), top.join("disks"), top.join("images")] {
+            let mode = std::fs::metadata(&dir).unwrap().permissions().mode() & 0o7777;
+            assert_eq!(mode, 0o700, "{}", dir.display());
+        }
+    }
+    drop(other);
+    let path = open.canonicalize().unwrap();
+    tokio::task::spawn_blocking(move || assert_empty(&path)).await.unwrap();
+    // Its broker removes the parents at its own end.
+    std::fs::File::open(open.join("lock")).unwrap().lock().unwrap();
+}
+
 async fn a_dead_init_is_a_dead_sandbox(lab: Lab) {
     let sandbox = lab.sandbox().await;
-    let census = executor::census::take(&lab.data_dir()).unwrap();
+    let census = census::take(&lab.data_dir()).unwrap();
     assert_eq!(census.processes.len(), 1, "an idle sandbox is its init: {census}");
     let init = nix::unistd::Pid::from_raw(census.processes[0]);
     nix::sys::signal::kill(init, nix::sys::signal::Signal::SIGKILL).unwrap();

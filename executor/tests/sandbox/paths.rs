@@ -13,6 +13,7 @@ crate::tests![
     a_directory_can_be_reset_over_what_an_agent_left,
     a_directory_of_the_host_serves_as_a_root_and_is_never_changed,
     a_root_that_bends_its_mounts_is_refused,
+    a_root_that_is_reached_through_a_link_since_it_was_looked_at_is_refused,
 ];
 
 async fn read(sandbox: &dyn Sandbox, path: &str) -> Option<String> {
@@ -173,4 +174,19 @@ async fn a_root_that_bends_its_mounts_is_refused(lab: Lab) {
     let mut spec = lab.spec();
     spec.image = format!("dir:{}", root.display());
     lab.backend.create(spec).await.unwrap().destroy().await.unwrap();
+}
+
+async fn a_root_that_is_reached_through_a_link_since_it_was_looked_at_is_refused(lab: Lab) {
+    let top = lab.dir.path().canonicalize().unwrap();
+    std::fs::create_dir(top.join("images")).unwrap();
+    let root = small_root(&lab, "images/root");
+    let mut spec = lab.spec();
+    spec.image = format!("dir:{}", root.display());
+    lab.backend.create(spec).await.unwrap().destroy().await.unwrap();
+    std::fs::rename(top.join("images"), top.join("moved")).unwrap();
+    symlink(top.join("moved"), top.join("images")).unwrap();
+    let mut spec = lab.spec();
+    spec.image = format!("dir:{}", root.display());
+    let refused = lab.backend.create(spec).await;
+    assert!(matches!(refused, Err(CreateError::BadRootfs { .. })), "{refused:?}");
 }

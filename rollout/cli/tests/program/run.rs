@@ -173,3 +173,37 @@ fn a_data_directory_in_use_is_refused_with_the_way_around() {
     signal(&child);
     assert_eq!(child.wait().expect("ended").code(), Some(130));
 }
+
+/// The broker of a program: its child of that name.
+fn broker(program: &Child) -> Pid {
+    let stats = std::fs::read_dir("/proc").expect("/proc").flatten().filter_map(|entry| {
+        let pid = entry.file_name().to_str()?.parse().ok()?;
+        let stat = std::fs::read_to_string(entry.path().join("stat")).ok()?;
+        // `pid (comm) state ppid ...`
+        let (comm, rest) = stat.split_once('(')?.1.rsplit_once(") ")?;
+        let parent: u32 = rest.split(' ').nth(1)?.parse().ok()?;
+        (comm == "rollyard-broker" && parent == program.id()).then(|| Pid::from_raw(pid))
+    });
+    let found: Vec<Pid> = stats.collect();
+    assert_eq!(found.len(), 1, "{found:?}");
+    found[0]
+}
+
+#[test]
+fn a_run_whose_broker_was_killed_ends_with_the_reason_and_the_same_command_goes_on() {
+    let dir = tempfile::tempdir().expect("a directory");
+    if !sandboxes(dir.path()) {
+        return;
+    }
+    std::fs::write(dir.path().join("slow.yaml"), SLOW).expect("written");
+    let (mut child, mut said) = started(dir.path(), "running 1");
+    kill(broker(&child), Signal::SIGKILL).expect("killed");
+    let mut rest = String::new();
+    std::io::Read::read_to_string(&mut said, &mut rest).expect("text");
+    assert_eq!(child.wait().expect("ended").code(), Some(1), "{rest}");
+    assert!(rest.contains("error[backend_ended]"), "{rest}");
+
+    let again = rollyard(dir.path(), &["run", "slow.yaml", "--output", "json"]);
+    assert!(again.stderr.contains(" goes on: 0 of 1 rollouts have ended"), "{}", again.stderr);
+    assert_eq!(summary(&again)["job"]["rewards"]["successes"], 1);
+}
