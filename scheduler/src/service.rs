@@ -155,6 +155,7 @@ impl Scheduler {
             counts: CountsCache::default(),
             tasks: tasks.clone(),
             stop: stop.clone(),
+            read_only: false,
         };
         let urls = listeners.iter().map(Listener::url).collect();
         let parts = Parts { driver, recorder, nodes_service, jobs_service, listeners, tasks, lock };
