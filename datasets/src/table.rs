@@ -121,6 +121,7 @@ impl TableWriter {
         plan: ShardPlan,
     ) -> Result<(Self, Recovery), Error> {
         let job_dir = job_dir(root, meta.job);
+        make_dir(&*disk, &job_dir)?;
         for table in Table::WRITTEN {
             let dir = table_dir(&job_dir, table);
             fs::create_dir_all(&dir).map_err(Error::io("create the directory", &dir))?;
@@ -285,6 +286,24 @@ impl Sealer {
         self.renamed = None;
         Ok(())
     }
+}
+
+/// Creates a directory and its missing parents, and makes the name of each durable before the next
+/// one is made: a crash leaves at most one that is not.
+fn make_dir(disk: &dyn Disk, dir: &Path) -> Result<(), Error> {
+    let mut missing: Vec<&Path> = dir.ancestors().take_while(|dir| !dir.is_dir()).collect();
+    while let Some(dir) = missing.pop() {
+        match fs::create_dir(dir) {
+            Ok(()) => {}
+            // Another process was faster; its name is synced here all the same.
+            Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists && dir.is_dir() => {}
+            Err(error) => return Err(Error::io("create the directory", dir)(error)),
+        }
+        if let Some(parent) = dir.parent().filter(|parent| !parent.as_os_str().is_empty()) {
+            disk.sync_dir(parent).map_err(Error::io("sync the directory", parent))?;
+        }
+    }
+    Ok(())
 }
 
 /// What the values take, without the spare room of their buffers.

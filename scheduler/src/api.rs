@@ -51,16 +51,31 @@ pub struct JobsService {
     pub(crate) counts: CountsCache,
     pub(crate) tasks: TaskTracker,
     pub(crate) stop: CancellationToken,
+    /// There is only the store: no driver, no nodes.
+    pub(crate) read_only: bool,
 }
 
 pub(crate) use counts::CountsCache;
 
 impl JobsService {
-    /// What the core says; none while the store takes no writes, for then the driver waits.
+    /// Refuses what needs a scheduler, where there is none.
+    fn needs_yard(&self) -> Result<(), ApiError> {
+        if !self.read_only {
+            return Ok(());
+        }
+        Err(ApiError::new(ApiCode::NoYard, "no yard is running: its data directory is open for reading only")
+            .hint("start one with `rollyard dev`"))
+    }
+
+    /// What the core says; none without a yard, and none while the store takes no writes, for then
+    /// the driver waits.
     async fn ask<T: Send + 'static>(
         &self,
         question: impl FnOnce(&Cluster, Now) -> T + Send + 'static,
     ) -> Result<Option<T>, ApiError> {
+        if self.read_only {
+            return Ok(None);
+        }
         tokio::select! {
             biased;
             answer = self.inbox.ask(question) => Ok(Some(answer?)),
@@ -78,9 +93,11 @@ impl v1::jobs_server::Jobs for JobsService {
     type LogsStream = Stream<v1::LogsChunk>;
 
     async fn put_blob(&self, request: Request<Streaming<v1::BlobChunk>>) -> Reply<v1::PutBlobReply> {
+        answer(self.needs_yard())?;
         answer(blob::put(self, request.into_inner()).await)
     }
     async fn submit(&self, request: Request<v1::SubmitRequest>) -> Reply<v1::SubmitReply> {
+        answer(self.needs_yard())?;
         answer(submit::submit(self, request.into_inner()).await)
     }
     async fn get(&self, request: Request<v1::GetRequest>) -> Reply<v1::Job> {
@@ -90,6 +107,7 @@ impl v1::jobs_server::Jobs for JobsService {
         answer(jobs::list(self, &request.into_inner()).await)
     }
     async fn watch(&self, request: Request<v1::GetRequest>) -> Reply<Self::WatchStream> {
+        answer(self.needs_yard())?;
         answer(jobs::watch(self, &request.into_inner().job).await)
     }
     async fn list_rollouts(&self, request: Request<v1::ListRolloutsRequest>) -> Reply<v1::ListRolloutsReply> {
@@ -102,6 +120,7 @@ impl v1::jobs_server::Jobs for JobsService {
         answer(explain::explain(self, &request.into_inner().target).await)
     }
     async fn cancel(&self, request: Request<v1::CancelRequest>) -> Reply<v1::Job> {
+        answer(self.needs_yard())?;
         answer(jobs::cancel(self, request.into_inner()).await)
     }
     async fn logs(&self, request: Request<v1::LogsRequest>) -> Reply<Self::LogsStream> {

@@ -161,6 +161,11 @@ impl Driver {
                 *reason = without_unrecorded(reason).to_owned();
             }
         }
+        let fenced =
+            pass.batch.records.iter().filter(|record| matches!(record, Record::Fenced { .. })).count();
+        if fenced > 0 {
+            tracing::info!(reports = fenced, "fenced late reports; table `fenced` counts them by node");
+        }
         if !pass.batch.is_empty() {
             if pass.batch.records.iter().any(|record| matches!(record, Record::Lease { .. })) {
                 pass.batch.versions = self.links.versions();

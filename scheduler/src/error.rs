@@ -22,6 +22,8 @@ pub enum Error {
     DatabaseCorrupt { path: PathBuf, problem: String },
     #[error("{} was written by a newer version (schema {found}, this version knows {known})", path.display())]
     DatabaseTooNew { path: PathBuf, found: i64, known: i64 },
+    #[error("{} was written by an older version (schema {found}, this version reads {known})", path.display())]
+    DatabaseTooOld { path: PathBuf, found: i64, known: i64 },
     #[error("the store has no room: {doing}")]
     StoreFull { doing: &'static str, source: sqlx::Error },
     #[error("the store failed: {doing}")]
@@ -55,6 +57,7 @@ impl Error {
             Self::DataDirLocked { .. } => "data_dir_locked",
             Self::DatabaseCorrupt { .. } => "database_corrupt",
             Self::DatabaseTooNew { .. } => "database_too_new",
+            Self::DatabaseTooOld { .. } => "database_too_old",
             Self::StoreFull { .. } => "store_full",
             Self::Store { .. } => "store_failed",
             Self::Row { .. } => "row_contradicts_type",
@@ -69,7 +72,7 @@ impl Error {
     }
 
     /// Every code of [`Error::code`].
-    pub const CODES: [&'static str; 17] = [
+    pub const CODES: [&'static str; 18] = [
         "bad_address",
         "listen_not_loopback",
         "listen_failed",
@@ -77,6 +80,7 @@ impl Error {
         "data_dir_locked",
         "database_corrupt",
         "database_too_new",
+        "database_too_old",
         "store_full",
         "store_failed",
         "row_contradicts_type",
@@ -111,6 +115,7 @@ impl Error {
                 "move the file and its -wal and -shm companions aside and start again; nothing was deleted or changed"
             }
             Self::DatabaseTooNew { .. } => "start the version that wrote it, or a later one",
+            Self::DatabaseTooOld { .. } => "start a yard on it once: it brings the database up to date",
             Self::StoreFull { .. } => "free space on the file system of the data directory",
             Self::Store { .. } => {
                 "look at the disk, the owner and the permissions of the data directory; the database may be sound"

@@ -132,7 +132,7 @@ impl Recorder {
         let mut next: Option<Duration> = None;
         let mut first_error = None;
         let jobs: BTreeSet<JobId> = self.jobs.reads().jobs_to_record().await?.into_iter().collect();
-        self.close_final(books, &jobs).await?;
+        self.close_final(books, &jobs).await;
         for job in jobs {
             let worked = match books.stuck.contains_key(&job) {
                 true => Ok(None),
@@ -151,7 +151,8 @@ impl Recorder {
                 Err(error) => first_error = first_error.or(Some(error)),
             }
             if let Some(stuck) = books.stuck.get_mut(&job).filter(|stuck| !stuck.held)
-                && self.all_closed(job).await?
+                // A row that cannot be read leaves the word as it is; other jobs go on.
+                && matches!(self.all_closed(job).await, Ok(true))
             {
                 self.report(job, true, stuck.problem.clone()).await?;
                 stuck.held = true;
@@ -161,15 +162,16 @@ impl Recorder {
     }
 
     /// Lets go of jobs that have ended: nothing of them is left to write.
-    async fn close_final(&self, books: &mut Books, to_record: &BTreeSet<JobId>) -> Result<(), RecordError> {
+    async fn close_final(&self, books: &mut Books, to_record: &BTreeSet<JobId>) {
         books.stuck.retain(|job, _| to_record.contains(job));
         let idle: Vec<JobId> = books.open.keys().filter(|job| !to_record.contains(job)).copied().collect();
         for job in idle {
-            if self.jobs.reads().job_state(job).await?.is_none_or(JobState::is_final) {
-                books.open.remove(&job);
+            match self.jobs.reads().job_state(job).await {
+                Ok(state) if state.is_none_or(JobState::is_final) => drop(books.open.remove(&job)),
+                Ok(_) => {}
+                Err(error) => tracing::debug!(%job, problem = chain(&error), "kept the tables of a job open"),
             }
         }
-        Ok(())
     }
 
     /// Puts into the job's reason what cannot be recorded.

@@ -155,7 +155,13 @@ impl Scheduler {
             counts: CountsCache::default(),
             tasks: tasks.clone(),
             stop: stop.clone(),
+            read_only: false,
         };
+        for listener in &listeners {
+            if let Listener::Tcp { address, .. } = listener {
+                tracing::warn!(%address, "listening on TCP: every user of this machine can use the yard, which acts as root");
+            }
+        }
         let urls = listeners.iter().map(Listener::url).collect();
         let parts = Parts { driver, recorder, nodes_service, jobs_service, listeners, tasks, lock };
         let main = tokio::spawn(parts.run(stop.clone()));

@@ -21,7 +21,7 @@ use sqlx::SqlitePool;
 
 pub use fold::{Batch, NewJob, ShardRow, StoredFile};
 pub use groups::{ClosedGroup, GroupRows, MemberRow};
-pub use open::{DATABASE_FILE, open};
+pub use open::{DATABASE_FILE, open, open_read_only};
 pub use read::{AttemptRow, Failures, JobCounts, JobRow, NodeRow, RolloutRow};
 
 pub(crate) use restore::success_at;

@@ -31,8 +31,25 @@ pub(crate) fn sync_dir(path: &Path) -> Result<(), Error> {
     File::open(path).and_then(|dir| dir.sync_all()).map_err(io("sync the directory", path))
 }
 
+/// Creates a directory and its missing parents, and makes the name of each durable before the next
+/// one is made: a crash leaves at most one that is not.
+fn make_dir(dir: &Path) -> Result<(), Error> {
+    let mut missing: Vec<&Path> = dir.ancestors().take_while(|dir| !dir.is_dir()).collect();
+    while let Some(dir) = missing.pop() {
+        match fs::create_dir(dir) {
+            Ok(()) => {}
+            // Another process was faster; its name is synced here all the same.
+            Err(error) if error.kind() == ErrorKind::AlreadyExists && dir.is_dir() => {}
+            Err(error) => return Err(io("create the directory", dir)(error)),
+        }
+        dir.parent().filter(|parent| !parent.as_os_str().is_empty()).map_or(Ok(()), sync_dir)?;
+    }
+    Ok(())
+}
+
 /// Creates every folder a store will use, durably, so that publishing a blob makes none.
 pub(crate) fn prepare(root: &Path) -> Result<(), Error> {
+    make_dir(root)?;
     let digests = root.join("sha256");
     let fan_out = (0..=u8::MAX).map(|byte| digests.join(format!("{byte:02x}")));
     for path in fan_out.chain([root.join(FOLDER)]) {

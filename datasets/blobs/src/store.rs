@@ -43,6 +43,14 @@ impl BlobStore {
         Ok(Self { root: root.into(), reads: Arc::new(reads) })
     }
 
+    /// Opens a store that is there, to read from it: nothing is created and nothing is removed.
+    /// Blocks on the disk.
+    pub fn open_existing(url: &str) -> Result<Self, Error> {
+        let root = local_root(url)?;
+        let reads = LocalFileSystem::new_with_prefix(&root).map_err(Error::Open)?;
+        Ok(Self { root: root.into(), reads: Arc::new(reads) })
+    }
+
     /// Stores `bytes`. Durable when it returns; a no-op if the store has them.
     pub async fn put(&self, bytes: Bytes) -> Result<BlobRef, Error> {
         let mut writer = self.writer();

@@ -11,6 +11,42 @@ use crate::disk::faulty::{Fault, FaultyDisk};
 use crate::read::TableReader;
 use crate::sample;
 
+/// Notes which directories were synced.
+#[derive(Debug, Clone, Default)]
+struct NotingDisk(std::sync::Arc<std::sync::Mutex<std::collections::BTreeSet<PathBuf>>>);
+
+impl Disk for NotingDisk {
+    fn write_synced(&self, path: &Path, bytes: &[u8]) -> std::io::Result<()> {
+        LocalDisk.write_synced(path, bytes)
+    }
+    fn rename(&self, from: &Path, to: &Path) -> std::io::Result<()> {
+        LocalDisk.rename(from, to)
+    }
+    fn sync_dir(&self, dir: &Path) -> std::io::Result<()> {
+        self.0.lock().unwrap().insert(dir.to_owned());
+        LocalDisk.sync_dir(dir)
+    }
+    fn append_synced(&self, path: &Path, at: u64, bytes: &[u8]) -> std::io::Result<()> {
+        LocalDisk.append_synced(path, at, bytes)
+    }
+    fn remove(&self, path: &Path) -> std::io::Result<()> {
+        LocalDisk.remove(path)
+    }
+}
+
+#[test]
+fn the_name_of_every_directory_made_is_synced_in_its_parent() {
+    let top = tempfile::tempdir().unwrap();
+    let root = top.path().join("a").join("b");
+    let disk = NotingDisk::default();
+    TableWriter::open_on(Box::new(disk.clone()), &root, sample::meta(), ShardPlan::default()).unwrap();
+    let synced = disk.0.lock().unwrap();
+    let job_dir = job_dir(&root, sample::JOB);
+    for dir in [top.path(), &top.path().join("a"), &root, &job_dir] {
+        assert!(synced.contains(dir), "{} holds a new name: {synced:?}", dir.display());
+    }
+}
+
 fn open(root: &Path) -> (TableWriter, Recovery) {
     TableWriter::open(root, sample::meta(), ShardPlan::default()).unwrap()
 }

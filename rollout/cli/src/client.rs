@@ -96,10 +96,15 @@ impl Client {
             .connect()
             .await
             .map_err(|source| Error::Unreachable { url: text, source: Box::new(source) })?;
+        Ok(Self::over(channel, url))
+    }
+
+    /// A client of what serves `url` over a connection that is there already.
+    pub fn over(channel: Channel, url: YardUrl) -> Self {
         let jobs = JobsClient::new(channel)
             .max_decoding_message_size(MESSAGE_BYTES_MAX)
             .max_encoding_message_size(MESSAGE_BYTES_MAX);
-        Ok(Self { url, jobs })
+        Self { url, jobs }
     }
 
     pub const fn url(&self) -> &YardUrl {

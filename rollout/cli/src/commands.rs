@@ -59,8 +59,8 @@ impl Context {
         }
     }
 
-    /// Asks the yard. Where none serves the data directory, its state is opened for as long as the
-    /// question takes: what `run` left can be looked at after it ended.
+    /// Asks the yard. Where none serves the data directory, what is stored there is opened for
+    /// reading: what `run` left can be looked at after it ended, and a look changes nothing.
     pub async fn ask<T>(&self, question: impl AsyncFnOnce(&Client) -> Result<T, Error>) -> Result<T, Error> {
         let unreachable = match Client::connect(self.url()?).await {
             Ok(client) => return question(&client).await,
@@ -69,9 +69,27 @@ impl Context {
         if self.yard.is_some() || !yard::has_state(&self.data_dir) {
             return Err(unreachable);
         }
+        let reader = yard::read(&self.data_dir).await?;
+        let client = Client::over(reader.channel(), self.url()?);
+        let answer = question(&client).await;
+        drop(client);
+        let closed = yard::closed(reader).await;
+        answer.and_then(|answer| closed.map(|()| answer))
+    }
+
+    /// Tells the yard to change something. Where none serves the data directory, a scheduler does
+    /// for as long as that takes.
+    pub async fn tell<T>(&self, change: impl AsyncFnOnce(&Client) -> Result<T, Error>) -> Result<T, Error> {
+        let unreachable = match Client::connect(self.url()?).await {
+            Ok(client) => return change(&client).await,
+            Err(error) => error,
+        };
+        if self.yard.is_some() || !yard::has_state(&self.data_dir) {
+            return Err(unreachable);
+        }
         let yard = Yard::scheduler(&self.data_dir, &[]).await?;
         let answer = match Client::connect(self.url()?).await {
-            Ok(client) => question(&client).await,
+            Ok(client) => change(&client).await,
             Err(error) => Err(error),
         };
         let stopped = yard.stop().await;

@@ -10,7 +10,7 @@ use executor::sandbox::container::{self, Container, ContainerConfig};
 use futures::future::select_all;
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use rollout::Name;
-use scheduler::{Listener, Scheduler};
+use scheduler::{Listener, Reader, Scheduler};
 use tokio::net::UnixStream;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
@@ -37,6 +37,15 @@ pub fn socket_url(data_dir: &Path) -> Result<YardUrl, Error> {
 /// Whether a scheduler ever kept its books in this data directory.
 pub fn has_state(data_dir: &Path) -> bool {
     data_dir.join(DATABASE).exists()
+}
+
+/// Opens what a scheduler left there, for reading.
+pub async fn read(data_dir: &Path) -> Result<Reader, Error> {
+    Reader::open(&scheduler::Config::new(data_dir, local_name())).await.map_err(of_scheduler)
+}
+
+pub async fn closed(reader: Reader) -> Result<(), Error> {
+    reader.close().await.map_err(of_scheduler)
 }
 
 /// Makes it if it is missing, for its owner only: whoever reaches the socket rules the yard.

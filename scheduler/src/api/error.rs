@@ -66,6 +66,8 @@ codes! {
     StoreBusy "store_busy" Unavailable;
     /// The store or the blob store failed.
     StoreFailed "store_failed" Unavailable;
+    /// What is asked for needs a running yard; only its data directory was opened.
+    NoYard "no_yard" FailedPrecondition;
     /// The scheduler is stopping.
     Stopping "stopping" Unavailable;
 }

@@ -1,5 +1,6 @@
 //! `Explain`: why is it not running, from the code that decides.
 
+use rollout::state::JobState;
 use rollout::{JobId, RolloutId};
 use rollout_wire::v1;
 use scheduler_core::ExplainTarget;
@@ -24,6 +25,9 @@ pub(super) async fn explain(service: &JobsService, text: &str) -> Result<v1::Exp
             serde_json::Value::Array(facts)
         }
         None => {
+            if service.read_only && !is_final(service, target).await? {
+                lines.push("No yard is running here, so nothing goes on; this is what is stored.".to_owned());
+            }
             let line = stored(service, target).await?;
             let facts = serde_json::json!([{ "code": "final", "text": line }]);
             lines.push(line);
@@ -32,6 +36,14 @@ pub(super) async fn explain(service: &JobsService, text: &str) -> Result<v1::Exp
     };
     let json = serde_json::json!({ "lines": lines, "facts": facts }).to_string();
     Ok(v1::ExplainReply { lines, json })
+}
+
+async fn is_final(service: &JobsService, target: ExplainTarget) -> Result<bool, ApiError> {
+    let job = match target {
+        ExplainTarget::Job(job) => job,
+        ExplainTarget::Rollout(rollout) | ExplainTarget::Step(rollout, _) => rollout.group.job,
+    };
+    Ok(service.reads.job_state(job).await?.is_none_or(JobState::is_final))
 }
 
 /// What the stored reason of a job says of rows that cannot be written.
@@ -78,6 +90,6 @@ async fn stored(service: &JobsService, target: ExplainTarget) -> Result<String, 
     let status = service.reads.rollout(rollout).await?.flatten();
     Ok(match status {
         Some(status) => format!("The rollout ended as {} and its rows are sealed.", status.as_str()),
-        None => "The rollout has not ended; ask again.".to_owned(),
+        None => "The rollout has not ended.".to_owned(),
     })
 }

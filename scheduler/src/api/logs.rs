@@ -52,7 +52,8 @@ pub(super) async fn logs(
             .hint("the step has not been placed yet; `rollyard explain` says why")
     })?;
     let (sender, chunks) = mpsc::channel(STREAM_MESSAGES_MAX);
-    let reading = Reading { service: service.clone(), follow: request.follow, chunks: sender };
+    let reading =
+        Reading { service: service.clone(), follow: request.follow && !service.read_only, chunks: sender };
     service.tasks.spawn(reading.run(attempt, streams));
     Ok(ReceiverStream::new(chunks))
 }

@@ -68,7 +68,7 @@ impl Batch {
         self.new_jobs.is_empty()
             && self.sealed.is_empty()
             && self.shards.is_empty()
-            && self.records.iter().all(|record| matches!(record, Record::Fenced { .. }))
+            && self.records.is_empty()
     }
 }
 
@@ -114,6 +114,7 @@ pub(super) struct Writes {
     pub leases: Sheet,
     pub cursors: Sheet,
     pub job_states: Sheet,
+    pub fenced: Sheet,
 }
 
 /// The `seq` of the first group a job closes.
@@ -197,6 +198,7 @@ struct Folding {
     job_states: BTreeMap<JobId, Value>,
     cancel_codes: BTreeMap<JobId, FailureCode>,
     generations: BTreeMap<(RolloutId, StepIndex), u64>,
+    fenced: BTreeMap<NodeId, u64>,
 }
 
 impl Folding {
@@ -271,8 +273,8 @@ impl Folding {
                 let row = json!([node.0.as_str(), incarnation.to_string(), lease_word(*state), version]);
                 self.leases.insert(node.clone(), row);
             }
-            // Counted and logged, not stored: a fenced report changed nothing.
-            Record::Fenced { .. } => {}
+            // A fenced report changed nothing: how many there were is all there is to keep.
+            Record::Fenced { node, .. } => *self.fenced.entry(node.clone()).or_default() += 1,
         }
     }
 
@@ -310,6 +312,8 @@ impl Folding {
             .map(|(job, (group, seq))| json!([job.to_string(), group, seq]))
             .collect();
         writes.job_states = self.job_states.into_values().collect();
+        writes.fenced =
+            self.fenced.into_iter().map(|(node, reports)| json!([node.0.as_str(), reports])).collect();
         writes
     }
 }
@@ -363,6 +367,30 @@ mod tests {
         Writes::fold(&Batch { records, ..Batch::default() }, 1, Timestamp(7))
     }
 
+    #[tokio::test]
+    async fn fenced_reports_are_counted_by_node_over_commits() {
+        use sqlx::Row;
+        let dir = tempfile::tempdir().unwrap();
+        let (mut writer, _reads, _) = crate::store::open(dir.path(), None).await.unwrap();
+        let fenced = |node: &str| Record::Fenced {
+            node: NodeId(node.parse().unwrap()),
+            incarnation: IncarnationId::from_bits(9),
+            generation: Generation(1),
+            attempt: attempt(),
+        };
+        for (records, at) in [(vec![fenced("n1"), fenced("n2"), fenced("n1")], 5), (vec![fenced("n1")], 6)] {
+            let batch = Batch { records, ..Batch::default() };
+            assert!(!batch.is_empty());
+            writer.commit(&batch, Timestamp(at)).await.unwrap();
+        }
+        let rows = sqlx::query("SELECT node, reports, last_at FROM fenced ORDER BY node")
+            .fetch_all(writer.connection().await.unwrap())
+            .await
+            .unwrap();
+        let rows: Vec<(String, i64, i64)> = rows.iter().map(|r| (r.get(0), r.get(1), r.get(2))).collect();
+        assert_eq!(rows, [("n1".to_owned(), 3, 6), ("n2".to_owned(), 1, 5)]);
+    }
+
     #[test]
     fn a_placement_after_a_withdrawal_in_one_batch_stays() {
         let withdrawn = Record::AttemptWithdrawn { attempt: attempt(), generation: Generation(1) };
@@ -384,17 +412,10 @@ mod tests {
     }
 
     #[test]
-    fn the_last_word_on_a_job_wins_and_fenced_reports_are_not_stored() {
+    fn the_last_word_on_a_job_wins() {
         let job = JobId::from_bits(1);
         let state = |state| Record::JobState { job, state, reason: String::new(), cancel_code: None };
         let writes = fold(vec![state(JobState::Cancelling), state(JobState::Cancelled)]);
         assert_eq!(writes.job_states.json(), format!("[[\"{job}\",\"cancelled\",\"\",7,null]]"));
-        let fenced = Record::Fenced {
-            node: NodeId("n1".parse().unwrap()),
-            incarnation: IncarnationId::from_bits(9),
-            generation: Generation(1),
-            attempt: attempt(),
-        };
-        assert!(Batch { records: vec![fenced], ..Batch::default() }.is_empty());
     }
 }

@@ -65,6 +65,44 @@ pub async fn open(data_dir: &Path, hook: Option<CommitHook>) -> Result<(Writer, 
     Ok((Writer::new(options, connection, epoch, seq, hook), Reads { pool }, yard_id))
 }
 
+/// Opens `<data_dir>/yard.db` beside whoever owns it: no epoch is taken and no row is written.
+pub async fn open_read_only(data_dir: &Path) -> Result<Reads, Error> {
+    let path = data_dir.join(DATABASE_FILE);
+    let options = SqliteConnectOptions::new()
+        .filename(&path)
+        .read_only(true)
+        .busy_timeout(BUSY_TIMEOUT)
+        .disable_statement_logging();
+    let pool = SqlitePoolOptions::new()
+        .max_connections(READERS_MAX)
+        .acquire_timeout(BUSY_TIMEOUT)
+        .connect_with(options)
+        .await
+        .map_err(|error| looked(&path, error))?;
+    let look = async {
+        let id: i64 = sqlx::query("PRAGMA application_id").fetch_one(&pool).await?.try_get(0)?;
+        let found = sqlx::query(statement!("common/schema_version")).fetch_one(&pool).await?.try_get(0)?;
+        Ok::<(i64, i64), sqlx::Error>((id, found))
+    };
+    let (id, found) = look.await.map_err(|error| looked(&path, error))?;
+    let known = known_version();
+    match found {
+        _ if id != APPLICATION_ID => Err(foreign(&path, id)),
+        _ if found > known => Err(Error::DatabaseTooNew { path, found, known }),
+        _ if found < known => Err(Error::DatabaseTooOld { path, found, known }),
+        _ => Ok(Reads { pool }),
+    }
+}
+
+fn known_version() -> i64 {
+    MIGRATIONS.iter().map(|migration| migration.version).max().unwrap_or(0)
+}
+
+fn foreign(path: &Path, id: i64) -> Error {
+    let problem = format!("its application id is {id}, not {APPLICATION_ID}");
+    Error::DatabaseCorrupt { path: path.to_owned(), problem }
+}
+
 /// Looks at an existing file before anything is written to it.
 async fn inspect(path: &Path) -> Result<(), Error> {
     let damaged = |problem: String| Error::DatabaseCorrupt { path: path.to_owned(), problem };
@@ -90,7 +128,7 @@ async fn inspect(path: &Path) -> Result<(), Error> {
     };
     let (id, tables, verdict) = look.await.map_err(|error| looked(path, error))?;
     if id != APPLICATION_ID && tables > 0 {
-        return Err(damaged(format!("its application id is {id}, not {APPLICATION_ID}")));
+        return Err(foreign(path, id));
     }
     if verdict == "ok" { Ok(()) } else { Err(damaged(verdict)) }
 }
@@ -112,7 +150,7 @@ async fn migrate(path: &Path, connection: &mut SqliteConnection) -> Result<(), E
         .execute(&mut *connection)
         .await
         .map_err(failed("marking the database"))?;
-    let known = MIGRATIONS.iter().map(|migration| migration.version).max().unwrap_or(0);
+    let known = known_version();
     MIGRATIONS.run(connection).await.map_err(|error| match error {
         MigrateError::VersionMissing(found) if found > known => {
             Error::DatabaseTooNew { path: path.to_owned(), found, known }

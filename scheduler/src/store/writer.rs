@@ -192,7 +192,7 @@ async fn write(
         Each,
     }
     use Rows::{Any, Each};
-    let statements: [(&'static str, &'static str, &Sheet, Rows); 17] = [
+    let statements: [(&'static str, &'static str, &Sheet, Rows); 18] = [
         ("storing jobs", statement!("sqlite/insert_jobs"), &writes.new_jobs, Each),
         ("storing client files", statement!("sqlite/insert_files"), &writes.files, Each),
         ("admitting groups", statement!("sqlite/insert_groups"), &writes.groups, Each),
@@ -210,6 +210,7 @@ async fn write(
         ("storing leases", statement!("sqlite/set_leases"), &writes.leases, Each),
         ("advancing cursors", statement!("sqlite/advance_cursors"), &writes.cursors, Each),
         ("storing job states", statement!("sqlite/update_job_states"), &writes.job_states, Each),
+        ("counting fenced reports", statement!("sqlite/count_fenced"), &writes.fenced, Each),
     ];
     for (doing, text, sheet, rows) in statements {
         if sheet.is_empty() {

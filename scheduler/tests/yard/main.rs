@@ -5,6 +5,7 @@ mod executor;
 mod faults;
 mod jobs;
 mod lies;
+mod readers;
 mod restarts;
 mod restore;
 mod yard;

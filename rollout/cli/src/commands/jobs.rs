@@ -118,7 +118,7 @@ pub async fn explain(context: &Context, args: &Explain) -> Result<ExitStatus, Er
 
 pub async fn cancel(context: &Context, args: &Cancel) -> Result<ExitStatus, Error> {
     let request = CancelRequest { job: job_id(&args.job)?.to_string(), reason: args.reason.clone() };
-    let job = context.ask(async |client| client.done(client.jobs().cancel(request).await)).await?;
+    let job = context.tell(async |client| client.done(client.jobs().cancel(request).await)).await?;
     Context::print(&context.output.job(&job.into()))?;
     Ok(ExitStatus::Success)
 }
