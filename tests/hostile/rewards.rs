@@ -152,19 +152,25 @@ async fn a_grader_that_bends_its_reward_file_gives_none(yard: &Yard) -> Done {
     Ok(())
 }
 
-/// What the agent started dies with its step; the grader's sandbox is another anyway (grading in the
-/// agent's own is refused at submit).
+/// The next step works in the agent's own sandbox: its files stay, its processes do not. What that
+/// step hands to the grader is its own.
 async fn a_writer_that_outlives_the_agent_reaches_no_grader(yard: &Yard) -> Done {
-    let writer = "mkdir -p /logs/verifier; for i in 1 2 3; do (setsid sh -c 'trap \"\" TERM HUP INT; while :; do echo 1 > /logs/verifier/reward.txt; echo 1 > /logs/verifier/reward.json; done' > /dev/null 2>&1 &); done; sleep 0.2; ls /logs/verifier > seen";
+    let writer = "for i in 1 2 3; do (setsid sh -c 'trap \"\" TERM HUP INT; while :; do echo 42 > /workspace/answer; done' > /dev/null 2>&1 &); done; sleep 0.2; cat answer";
     for hack in ["true", writer] {
         let rows = yard
             .run(&job(&[
                 Step { name: "work", more: "outputs: []", user: "rollout", script: hack },
                 Step {
-                    name: "grade",
-                    more: "needs: [work], from: image, grader: {}",
+                    name: "next",
+                    more: "needs: [work], from: work, isolate: reuse, outputs: [{name: answer, path: answer}]",
                     user: "rollout",
-                    script: "sleep 0.3; echo 0.25 > /logs/verifier/reward.txt; sleep 0.3",
+                    script: "echo 7 > answer; sleep 0.3",
+                },
+                Step {
+                    name: "grade",
+                    more: "needs: [next], from: image, grader: {}, inputs: [{artifact: next.answer, path: /in/answer}]",
+                    user: "rollout",
+                    script: GRADER,
                 },
             ]))
             .await;

@@ -102,8 +102,8 @@ fn graphs_too_large_are_refused_before_they_are_made() {
             writeln!(text, "  - {{name: s{step}, run: x}}").unwrap();
         }
         let needs: Vec<_> = (0..count).map(|step| format!("s{step}")).collect();
-        let grader = "grader: {}, run: x, from: image";
-        writeln!(text, "  - {{name: last, {grader}, needs: [{}]}}", needs.join(", ")).unwrap();
+        let last = "run: x, from: s0, isolate: reuse";
+        writeln!(text, "  - {{name: last, {last}, needs: [{}]}}", needs.join(", ")).unwrap();
         job(&text)
     };
     accepted(&fan_in(63));
