@@ -4,7 +4,7 @@
 //! target directory of its own: sharing one would wait for the lock this very build holds.
 //!
 //! With musl where the toolchain has it (`rustup target add <arch>-unknown-linux-musl`): glibc asks
-//! the processor some eighty questions before `main`, and a hypervisor answers each of them.
+//! the processor 68 questions before `main`, and a hypervisor answers each of them.
 
 use std::env;
 use std::path::{Path, PathBuf};
