@@ -107,6 +107,7 @@ fn check(group: &GroupRecord) -> Result<(), Error> {
         let failure = member.failure.as_ref();
         if let (Some(failure), Some(_)) = (failure, &member.reward)
             && !failure.code.consequence().has_valid_reward
+            && !is_labelled_zero(failure, member)
         {
             return contradiction(format!("rollout {rollout} has a reward and failed with {}", failure.code));
         }
@@ -359,4 +360,11 @@ fn uri(group: &GroupRecord, sha256: &str) -> Result<String, Error> {
     }
     let what = format!("`{}` is not a sha256", rollout::text::shown(sha256, 80));
     Err(Error::Contradiction { group: group.group.to_string(), seq: group.seq, what })
+}
+
+/// `on_timeout: zero`: the grader ran out of time and the spec says that this is worth 0. The only
+/// failure beside which a reward may stand that its table row does not give.
+fn is_labelled_zero(failure: &rollout::failure::Failure, member: &MemberRecord) -> bool {
+    failure.code == rollout::FailureCode::GraderTimeout
+        && member.reward.as_ref().is_some_and(|r| r.value == 0.0)
 }

@@ -17,7 +17,6 @@ use tokio::time::{Instant, MissedTickBehavior, interval};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use crate::Config;
 use crate::attempt::{self, Assignment, Finished, Tools};
 use crate::capacity::Measured;
 use crate::capture::{self, Stream};
@@ -29,6 +28,7 @@ use crate::logs::{self, LOG_READS_MAX};
 use crate::messages::{self, Command, LogRequest};
 use crate::sandbox::{Backend, Sandbox};
 use crate::storage::Storage;
+use crate::{Config, Error};
 
 /// How often the lease and the end of a shutdown are looked at.
 const TICK: Duration = Duration::from_millis(50);
@@ -94,9 +94,12 @@ impl Agent {
         }
     }
 
-    /// Serves until `token`, then ends every attempt and returns when nothing is left.
-    pub async fn run(mut self, token: CancellationToken) {
-        let Some(mut progressed) = self.progressed.take() else { return };
+    /// Serves until `token` or the end of the backend, then ends every attempt and returns when
+    /// nothing is left.
+    pub async fn run(mut self, token: CancellationToken) -> Result<(), Error> {
+        let Some(mut progressed) = self.progressed.take() else { return Ok(()) };
+        let backend = self.parts.backend.clone();
+        let mut backend_ended = backend.ended();
         let mut ticks = interval(TICK);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut stopping: Option<Stopping> = None;
@@ -121,26 +124,31 @@ impl Agent {
                 }
                 _ = ticks.tick() => {}
                 () = token.cancelled(), if stopping.is_none() => {
-                    let kill = Kill {
-                        code: FailureCode::NodeLost,
-                        reason: "the executor was told to end".to_owned(),
-                        should_store: false,
-                    };
                     tracing::info!(sandboxes = self.parts.book.sandboxes(), "ending");
-                    let actions = self.parts.book.stop(&kill);
-                    self.act(actions);
-                    stopping = Some(Stopping { since: Instant::now(), quiet_since: None });
+                    stopping = Some(self.stop("the executor was told to end", Ok(())));
+                }
+                // Without it every attempt would fail here while another node could run it.
+                reason = &mut backend_ended, if stopping.is_none() => {
+                    tracing::error!(reason, "the sandbox backend ended, and so does the executor");
+                    let why = format!("the sandbox backend ended: {reason}");
+                    stopping = Some(self.stop(&why, Err(Error::Backend { reason })));
                 }
             }
             self.check_lease();
             self.renew_when_empty();
             self.parts.heartbeat.send_replace((*self.parts.measured.borrow(), self.parts.book.sandboxes()));
-            if let Some(stopping) = &mut stopping
-                && self.has_stopped(stopping)
-            {
-                return;
+            if stopping.as_mut().is_some_and(|stopping| self.has_stopped(stopping)) {
+                return stopping.map_or(Ok(()), |stopping| stopping.result);
             }
         }
+    }
+
+    fn stop(&mut self, reason: &str, result: Result<(), Error>) -> Stopping {
+        let reason = reason.to_owned();
+        let kill = Kill { code: FailureCode::NodeLost, reason, should_store: false };
+        let actions = self.parts.book.stop(&kill);
+        self.act(actions);
+        Stopping { since: Instant::now(), quiet_since: None, result }
     }
 
     fn is_quiet(&self) -> bool {
@@ -167,6 +175,12 @@ impl Agent {
                 self.opening = Some(reply);
                 self.answer_opening();
             }
+            // Its lease ended while it attached: what it was welcomed with is gone, and the
+            // scheduler has to hear that from a hello of its own.
+            FromLink::Up(session) if !self.is_current(session.incarnation) => {
+                tracing::warn!(incarnation = %session.incarnation, "attached too late: its lease is over");
+                session.closed.cancel();
+            }
             FromLink::Up(session) => {
                 self.storage = Some(session.storage.clone());
                 self.session = Some(session);
@@ -175,8 +189,14 @@ impl Agent {
                 }
             }
             FromLink::Down => self.session = None,
+            // Of a link that was given up: it was meant for an incarnation that is over.
+            FromLink::Command(_) if self.session.is_none() => {}
             FromLink::Command(command) => self.obey(command),
         }
+    }
+
+    fn is_current(&self, incarnation: IncarnationId) -> bool {
+        !self.is_abandoning && *self.parts.incarnation.borrow() == incarnation
     }
 
     fn obey(&mut self, command: Command) {
@@ -316,7 +336,10 @@ impl Agent {
     fn check_lease(&mut self) {
         let Some(lease) = *self.parts.lease.borrow() else { return };
         let incarnation = *self.parts.incarnation.borrow();
-        if self.is_abandoning || lease.incarnation != incarnation || boot_now() < lease.ends_at {
+        // The lease of another incarnation covers nothing that this one holds.
+        let covers = lease.incarnation == incarnation && boot_now() < lease.ends_at;
+        let has_none_yet = lease.incarnation != incarnation && self.parts.book.is_empty();
+        if self.is_abandoning || covers || has_none_yet {
             return;
         }
         let sandboxes = self.parts.book.sandboxes();
@@ -378,4 +401,6 @@ impl Agent {
 struct Stopping {
     since: Instant,
     quiet_since: Option<Instant>,
+    /// What the executor ends with.
+    result: Result<(), Error>,
 }

@@ -26,6 +26,9 @@ pub enum Error {
     },
     #[error("the scheduler's endpoint cannot be used")]
     Endpoint(#[source] tonic::transport::Error),
+    /// No sandbox can be made any more. Code `backend_ended`.
+    #[error("backend_ended: no sandbox can be made any more: {reason}")]
+    Backend { reason: String },
     #[error("the executor's task failed")]
     Task(#[source] tokio::task::JoinError),
 }
@@ -40,6 +43,9 @@ impl Error {
             Self::BadEndpoint { .. } => Some(
                 "use unix:/absolute/path or http://127.0.0.1:port; other addresses wait for TLS and tokens",
             ),
+            Self::Backend { .. } => {
+                Some("start the executor again: it removes what was left and joins its yard as a new life")
+            }
             _ => None,
         }
     }

@@ -56,6 +56,8 @@ pub(crate) struct Opening {
 /// An attached link, for the agent.
 #[derive(Debug)]
 pub(crate) struct Session {
+    /// Whose hello was welcomed.
+    pub incarnation: IncarnationId,
     pub reports: mpsc::Sender<v1::Report>,
     pub storage: Storage,
     /// Cancel it to have the link broken and attached again.
@@ -185,7 +187,7 @@ impl Link {
         let heartbeats = Arc::new(Heartbeats::welcomed(incarnation, ttl, hello_at, self.lease.clone()));
         let closed = CancellationToken::new();
         let _closed_at_the_end = closed.clone().drop_guard();
-        let session = Session { reports, storage, closed: closed.clone() };
+        let session = Session { incarnation, reports, storage, closed: closed.clone() };
         self.agent.send(FromLink::Up(session)).await.map_err(|_| LinkError::AgentEnded)?;
         *was_up = true;
         tracing::info!(

@@ -149,6 +149,10 @@ impl Command<'_> {
         let recorded = capture.finish().await;
         killed.map_err(|error| CollectError::Lost(format!("its processes could not be ended: {error}")))?;
         let recorded = recorded?;
+        // Endless output is too large, however its command ended.
+        if recorded.written > max && !matches!(ended, Err(SpawnError::Dead { .. })) {
+            return Ok(Err(OutputProblemKind::TooLarge { bytes: Some(recorded.written), max }));
+        }
         match ended {
             Ok(Some(Exit::Code(0))) => {}
             Ok(Some(Exit::Code(code))) => return missing(format!("its command exited with code {code}")),
@@ -161,9 +165,6 @@ impl Command<'_> {
             }
             Err(SpawnError::Dead { reason }) => return Err(CollectError::Lost(reason)),
             Err(error) => return missing(format!("its command did not run: {error}")),
-        }
-        if recorded.written > max {
-            return Ok(Err(OutputProblemKind::TooLarge { bytes: Some(recorded.written), max }));
         }
         let what = path.display().to_string();
         let file = std::fs::File::open(path).map_err(|source| StorageError::File {

@@ -23,6 +23,12 @@ pub trait Backend: Send + Sync + fmt::Debug {
 
     /// Sandboxes alive, and how many could be (the tightest ceiling).
     fn ceilings(&self) -> Ceilings;
+
+    /// Resolves when no sandbox can be made any more, with the reason. Those that live may be
+    /// gone too.
+    async fn ended(&self) -> String {
+        std::future::pending().await
+    }
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

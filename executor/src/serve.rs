@@ -27,7 +27,7 @@ const MEASURE_EVERY: Duration = Duration::from_secs(1);
 pub struct Handle {
     token: CancellationToken,
     incarnation: watch::Receiver<IncarnationId>,
-    task: JoinHandle<()>,
+    task: JoinHandle<Result<(), Error>>,
 }
 
 impl Handle {
@@ -41,9 +41,9 @@ impl Handle {
         self.token.cancel();
     }
 
-    /// Waits for the end.
+    /// Waits for the end. An error if the backend ended by itself.
     pub async fn join(self) -> Result<(), Error> {
-        self.task.await.map_err(Error::Task)
+        self.task.await.map_err(Error::Task)?
     }
 }
 
@@ -81,13 +81,14 @@ pub fn serve(config: Config, backend: Arc<dyn Backend>, token: CancellationToken
         let _lock = lock;
         let link = tokio::spawn(link.run(ended.clone()));
         let sampler = tokio::spawn(sample(data_dir, sampled, ended.clone()));
-        agent.run(agent_token).await;
+        let ended_by = agent.run(agent_token).await;
         ended.cancel();
         for (name, task) in [("link", link), ("sampler", sampler)] {
             if let Err(error) = task.await {
                 tracing::error!(name, %error, "a task of the executor failed");
             }
         }
+        ended_by
     });
     Ok(Handle { token, incarnation, task })
 }

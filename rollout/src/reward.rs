@@ -67,6 +67,8 @@ pub fn from_file(path: &str, bytes: &[u8], plan: &GraderPlan) -> Result<Reward, 
     let RewardSource::File { key, .. } = &plan.source else {
         return Err(RewardProblem::OtherSource { expected: "its exit code" });
     };
+    // By the whole path: what is shown of it may end earlier.
+    let is_json = path.ends_with(".json");
     let path = shown(path, SHOWN_CHARS_MAX);
     let size = u64::try_from(bytes.len()).unwrap_or(u64::MAX);
     if size > REWARD_FILE_BYTES_MAX {
@@ -75,7 +77,7 @@ pub fn from_file(path: &str, bytes: &[u8], plan: &GraderPlan) -> Result<Reward, 
     if bytes.trim_ascii().is_empty() {
         return Err(RewardProblem::Empty { path });
     }
-    if !path.ends_with(".json") {
+    if !is_json {
         return checked(number(&path, bytes)?, Vec::new(), plan);
     }
     match serde_json::from_slice(bytes) {
@@ -291,6 +293,12 @@ mod tests {
         }
         let named = from_file("a.json", b"{\"a\": 1, \"reward\": 3}", &file(Some("a")));
         assert_eq!(named, Ok(Reward { value: 1.0, components: vec![("reward".into(), 3.0)] }));
+    }
+
+    #[test]
+    fn a_long_path_is_json_by_its_own_end_not_by_what_is_shown_of_it() {
+        let path = format!("/{}/reward.json", "x".repeat(2 * SHOWN_CHARS_MAX));
+        assert_eq!(from_file(&path, b"{\"reward\": 1}", &file(None)).map(|r| r.value), Ok(1.0));
     }
 
     #[test]

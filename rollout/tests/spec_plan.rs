@@ -158,12 +158,12 @@ fn steps_are_ordered_by_need_and_go_on_in_live_sandboxes() {
 }
 
 #[test]
-fn a_grader_may_reuse_the_sandbox_with_a_warning() {
+fn a_grader_does_not_reuse_the_sandbox_it_grades() {
     let text = HELLO.replace("name: grade,", "name: grade, isolate: reuse, from: work,");
     let checked = spec::check(&text, "x");
     let codes: Vec<DiagnosticCode> = checked.diagnostics.iter().map(|found| found.code).collect();
-    assert_eq!(codes, [DiagnosticCode::GraderSeesAgentWorkspace]);
-    assert_eq!(checked.plan.unwrap().steps[1].origin, Origin::Live(StepIndex(0)));
+    assert_eq!(codes, [DiagnosticCode::NotAvailableYet, DiagnosticCode::GraderSeesAgentWorkspace]);
+    assert_eq!(checked.plan, None);
 }
 
 #[test]

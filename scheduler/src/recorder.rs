@@ -296,7 +296,7 @@ impl Tables {
     }
 }
 
-/// A small artifact for its row. One that is gone or damaged stays named without its bytes; a
+/// A small artifact of `bytes_max` bytes for its row. One that is gone, damaged or of another size stays named without its bytes; a
 /// store that does not answer is tried again.
 fn fetch(
     runtime: &Handle,
@@ -305,7 +305,12 @@ fn fetch(
     bytes_max: u64,
 ) -> Result<Option<Vec<u8>>, FetchError> {
     match runtime.block_on(blobs.get(sha256, bytes_max)) {
-        Ok(bytes) => Ok(Some(bytes.to_vec())),
+        Ok(bytes) if bytes.len() as u64 == bytes_max => Ok(Some(bytes.to_vec())),
+        Ok(bytes) => {
+            let found = bytes.len();
+            tracing::warn!(sha256, found, expected = bytes_max, "an artifact of another size than reported");
+            Ok(None)
+        }
         Err(
             error @ (blobs::Error::NotFound { .. }
             | blobs::Error::ChunkCorrupt { .. }

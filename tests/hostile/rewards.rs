@@ -157,15 +157,17 @@ async fn a_grader_that_bends_its_reward_file_gives_none(yard: &Yard) -> Done {
 async fn a_writer_that_outlives_the_agent_reaches_no_grader(yard: &Yard) -> Done {
     let writer = "mkdir -p /logs/verifier; for i in 1 2 3; do (setsid sh -c 'trap \"\" TERM HUP INT; while :; do echo 1 > /logs/verifier/reward.txt; echo 1 > /logs/verifier/reward.json; done' > /dev/null 2>&1 &); done; sleep 0.2; ls /logs/verifier > seen";
     for hack in ["true", writer] {
-        let rows = yard.run(&job(&[
-            Step { name: "work", more: "outputs: []", user: "rollout", script: hack },
-            Step {
-                name: "grade",
-                more: "needs: [work], from: work, isolate: reuse, grader: {}",
-                user: "rollout",
-                script: "sleep 0.3; ps -e -o comm= | grep -c sleep > /tmp/n; echo 0.25 > /logs/verifier/reward.txt; sleep 0.3",
-            },
-        ])).await;
+        let rows = yard
+            .run(&job(&[
+                Step { name: "work", more: "outputs: []", user: "rollout", script: hack },
+                Step {
+                    name: "grade",
+                    more: "needs: [work], from: work, isolate: reuse, grader: {}",
+                    user: "rollout",
+                    script: "sleep 0.3; echo 0.25 > /logs/verifier/reward.txt; sleep 0.3",
+                },
+            ]))
+            .await;
         assert_eq!(rows.verdict(), (Some(0.25), None, None), "{hack}: {rows:?}");
     }
     Ok(())

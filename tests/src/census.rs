@@ -44,7 +44,9 @@ impl Census {
             for kind in descriptors(pid) {
                 census.count("descriptors", format_args!("{who} {kind}"));
             }
-            for mount in fs::read_to_string(format!("/proc/{pid}/mountinfo"))?.lines() {
+            // A broker that has ended and is not reaped yet has none, and is still a process.
+            let mounts = fs::read_to_string(format!("/proc/{pid}/mountinfo")).unwrap_or_default();
+            for mount in mounts.lines() {
                 let point = mount.split(' ').nth(4).unwrap_or_default();
                 census.count("mounts", format_args!("{who} {point}"));
             }

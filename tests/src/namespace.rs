@@ -22,7 +22,7 @@ fn loopback_up() -> io::Result<()> {
         for (to, from) in request.ifr_name.iter_mut().zip(b"lo") {
             *to = from.cast_signed();
         }
-        request.ifr_ifru.ifru_flags = libc::IFF_UP as libc::c_short;
+        request.ifr_ifru.ifru_flags = libc::c_short::try_from(libc::IFF_UP).unwrap_or(1);
         let socket = std::os::fd::AsRawFd::as_raw_fd(&socket);
         if libc::ioctl(socket, libc::SIOCSIFFLAGS, &raw const request) < 0 {
             return Err(io::Error::last_os_error());

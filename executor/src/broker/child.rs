@@ -164,28 +164,30 @@ fn result(done: i32) -> io::Result<()> {
     if done < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
-/// Straight to the kernel: the C library would lock its list of threads, which holds those of the
-/// parent, and signal each.
+/// A change of identity of this thread, the only one there is. The C library's functions of these
+/// names lock its list of threads and wait for each: of the broker's other thread, which may be
+/// just starting, this copy would wait for ever.
 fn become_user(id: u32) -> io::Result<()> {
     // SAFETY: integers only.
-    unsafe {
-        call(libc::syscall(libc::SYS_setresgid, id, id, id))?;
-        call(libc::syscall(libc::SYS_setresuid, id, id, id))
+    let change = |call| unsafe { libc::syscall(call, id, id, id) };
+    for call in [libc::SYS_setresgid, libc::SYS_setresuid] {
+        if change(call) < 0 {
+            return Err(io::Error::last_os_error());
+        }
     }
-}
-
-fn call(done: i64) -> io::Result<()> {
-    if done < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+    Ok(())
 }
 
 fn become_root() -> io::Result<()> {
-    // SAFETY: a null list of length 0.
-    unsafe {
-        call(libc::syscall(libc::SYS_setgroups, 0, std::ptr::null::<libc::gid_t>()))?;
-        libc::umask(0o022);
+    // SAFETY: a null list of length 0; see `become_user` for why it is not the C library's.
+    if unsafe { libc::syscall(libc::SYS_setgroups, 0, std::ptr::null::<libc::gid_t>()) } < 0 {
+        return Err(io::Error::last_os_error());
     }
     become_user(0)?;
-    die_with_parent()
+    die_with_parent()?;
+    // SAFETY: an integer only.
+    unsafe { libc::umask(0o022) };
+    Ok(())
 }
 
 /// Opens the place beneath the root, through no symlink, and mounts over that descriptor.
@@ -276,10 +278,8 @@ fn die_with_parent() -> io::Result<()> {
 /// Leaves init a user of its own with the capabilities it needs, ambient so that exec keeps them.
 fn drop_privileges() -> io::Result<()> {
     capabilities::no_new_privileges()?;
-    // SAFETY: integers only.
-    unsafe {
-        result(libc::prctl(libc::PR_SET_KEEPCAPS, 1, 0, 0, 0))?;
-    }
+    // SAFETY: no memory involved.
+    result(unsafe { libc::prctl(libc::PR_SET_KEEPCAPS, 1, 0, 0, 0) })?;
     become_user(INIT_ID)?;
     die_with_parent()?;
     capabilities::keep_only(capabilities::OF_INIT)

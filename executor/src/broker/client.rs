@@ -156,6 +156,14 @@ impl Client {
         self.gone.borrow().clone()
     }
 
+    /// Resolves when the broker is gone, with the reason.
+    pub async fn ended(&self) -> String {
+        let mut watched = self.gone.subscribe();
+        // The sender is `self`: the channel cannot close meanwhile.
+        let reason = watched.wait_for(Option::is_some).await;
+        reason.ok().and_then(|reason| reason.clone()).unwrap_or_else(|| self.gone_reason())
+    }
+
     /// Lets the broker destroy everything and end.
     pub fn close(&self) {
         shut(self.socket.get_ref());

@@ -52,9 +52,9 @@ impl Room {
             ("disk", self.measured.disk_available, self.reserves.disk),
         ] {
             if available < reserve {
-                let (available, reserve) = (available.0, reserve.0);
+                let (available, reserve) = (available.about(), reserve.about());
                 return busy(format!(
-                    "{what} of the machine: {available} bytes available, the reserve is {reserve} bytes"
+                    "{what} of the machine: {available} available, less than the reserve of {reserve}"
                 ));
             }
         }

@@ -221,7 +221,7 @@ fn refusals_name_the_limit_its_value_and_the_use() {
     book.finish(at(attempt(1, 0), 1), ended(false));
     book.observe(Measured { memory_available: Bytes(1000), ..plenty() });
     let refused = book.start(order(attempt(4, 0), 1));
-    let words = "memory of the machine: 1000 bytes available, the reserve is 1073741824 bytes";
+    let words = "memory of the machine: 1000 available, less than the reserve of 1Gi";
     assert_eq!((refusal(&refused).class, refusal(&refused).message.as_str()), (RefusalClass::Busy, words));
 }
 

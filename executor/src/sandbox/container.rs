@@ -324,6 +324,10 @@ impl Backend for Container {
         }))
     }
 
+    async fn ended(&self) -> String {
+        self.shared.client.ended().await
+    }
+
     fn ceilings(&self) -> Ceilings {
         Ceilings { sandboxes: self.ceiling, disk_limit_max: self.disk_limit_max }
     }

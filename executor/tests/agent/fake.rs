@@ -40,6 +40,8 @@ pub type CreateFault = fn() -> CreateError;
 
 #[derive(Debug, Default)]
 pub struct FakeBackend {
+    /// Notified: the backend ended by itself.
+    pub end: Notify,
     shared: Arc<Shared>,
 }
 
@@ -134,6 +136,11 @@ impl Backend for FakeBackend {
 
     fn ceilings(&self) -> Ceilings {
         Ceilings { sandboxes: 64, disk_limit_max: Bytes(1 << 40) }
+    }
+
+    async fn ended(&self) -> String {
+        self.end.notified().await;
+        "the broker is gone".to_owned()
     }
 }
 

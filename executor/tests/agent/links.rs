@@ -70,6 +70,32 @@ async fn at_the_end_of_its_lease_an_executor_ends_everything_and_begins_anew() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_incarnation_that_is_welcomed_after_its_lease_ended_attaches_anew_as_another() {
+    let mut yard = Yard::start().await;
+    let first = yard.executor.as_ref().unwrap().incarnation();
+    yard.set_ttl_ms(1000);
+    yard.break_links(false);
+    yard.hello().await;
+    yard.send(command::Kind::Start(order("run", "sleep"))).await;
+    yard.started().await;
+    yard.hold_welcomes();
+    yard.break_links(false);
+    let hello = yard.hello().await;
+    assert_eq!((hello.incarnation, hello.held.len()), (first.to_string(), 1));
+    yard.backend.until_empty().await;
+    // What the scheduler orders with that welcome is meant for a life that is over.
+    let mut late = order("run", "true");
+    late.attempt = Some(attempt(1, 0));
+    yard.release_welcomes(command::Kind::Start(late));
+    let hello = yard.hello().await;
+    assert_ne!(hello.incarnation, first.to_string());
+    assert_eq!(hello.held, []);
+    assert_eq!(yard.run(order("run", "true")).await.failure, None);
+    assert_eq!(yard.backend.state().created.len(), 2, "the late order began nothing");
+    yard.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_acknowledged_lease_outlives_its_ttl() {
     let mut yard = Yard::start().await;
     let first = yard.executor.as_ref().unwrap().incarnation();
@@ -99,6 +125,20 @@ async fn an_executor_that_ends_hands_its_attempts_back() {
     let hello = yard.hello().await;
     assert_eq!(hello.held, [], "another life");
     yard.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn without_its_backend_an_executor_hands_its_attempts_back_and_ends_with_the_reason() {
+    let mut yard = Yard::start().await;
+    yard.send(command::Kind::Start(order("agent", "sleep"))).await;
+    yard.started().await;
+    yard.backend.end.notify_one();
+    let refused = yard.refused().await;
+    assert_eq!(refused.class(), v1::attempt_refused::Class::Unhealthy);
+    let ended = yard.executor.take().unwrap().join().await;
+    let Err(executor::Error::Backend { reason }) = ended else { panic!("{ended:?}") };
+    assert_eq!(reason, "the broker is gone");
+    assert!(yard.backend.state().census.is_empty());
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

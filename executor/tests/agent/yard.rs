@@ -13,7 +13,7 @@ use executor::{Config, Endpoint, Handle};
 use rollout_wire::v1::nodes_server::{Nodes, NodesServer};
 use rollout_wire::v1::{self, command, report};
 use tokio::net::UnixListener;
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, watch};
 use tokio_stream::Stream;
 use tokio_stream::wrappers::{ReceiverStream, UnixListenerStream};
 use tokio_util::sync::CancellationToken;
@@ -44,6 +44,9 @@ struct Service {
     ttl_ms: AtomicU64,
     acknowledges_ends: AtomicBool,
     refuses: AtomicBool,
+    holds_welcomes: watch::Sender<bool>,
+    /// Sent right after the next welcome.
+    after_welcome: Mutex<Vec<command::Kind>>,
 }
 
 fn batch(kind: command::Kind) -> v1::CommandBatch {
@@ -90,6 +93,12 @@ impl Nodes for Server {
 
 impl Service {
     async fn hear(&self, kind: report::Kind, commands: &mpsc::Sender<Result<v1::CommandBatch, Status>>) {
+        let is_held = matches!(kind, report::Kind::Hello(_)) && *self.holds_welcomes.borrow();
+        if is_held {
+            let _over = self.reports.send(kind.clone());
+            let mut holds = self.holds_welcomes.subscribe();
+            let _over = holds.wait_for(|holds| !holds).await;
+        }
         let answer = match &kind {
             report::Kind::Hello(_) => {
                 *self.commands.lock().unwrap() = Some(commands.clone());
@@ -109,7 +118,13 @@ impl Service {
         if let Some(answer) = answer {
             let _broken = commands.send(Ok(batch(answer))).await;
         }
-        if !matches!(kind, report::Kind::Heartbeat(_)) {
+        if matches!(kind, report::Kind::Hello(_)) {
+            let after = std::mem::take(&mut *self.after_welcome.lock().unwrap());
+            for command in after {
+                let _broken = commands.send(Ok(batch(command))).await;
+            }
+        }
+        if !is_held && !matches!(kind, report::Kind::Heartbeat(_)) {
             let _over = self.reports.send(kind);
         }
     }
@@ -150,6 +165,8 @@ impl<B: Backend + 'static> Yard<B> {
             ttl_ms: AtomicU64::new(600_000),
             acknowledges_ends: AtomicBool::new(true),
             refuses: AtomicBool::new(false),
+            holds_welcomes: watch::Sender::new(false),
+            after_welcome: Mutex::default(),
         });
         let listener = UnixListenerStream::new(UnixListener::bind(&socket).unwrap());
         let server = NodesServer::new(Server(service.clone()));
@@ -195,6 +212,17 @@ impl<B: Backend + 'static> Yard<B> {
 
     pub fn accept_links(&self) {
         self.service.refuses.store(false, SeqCst);
+    }
+
+    /// From now on hellos are reported and not welcomed.
+    pub fn hold_welcomes(&self) {
+        self.service.holds_welcomes.send_replace(true);
+    }
+
+    /// Welcomes what was held, and then sends `command` on the same link.
+    pub fn release_welcomes(&self, command: command::Kind) {
+        self.service.after_welcome.lock().unwrap().push(command);
+        self.service.holds_welcomes.send_replace(false);
     }
 
     pub async fn send(&self, kind: command::Kind) {

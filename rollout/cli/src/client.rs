@@ -43,6 +43,9 @@ impl YardUrl {
         let Some(authority) = text.strip_prefix("http://") else {
             return Err(bad("it starts with neither unix: nor http://"));
         };
+        if !is_loopback(authority) {
+            return Err(bad("it is not on loopback: there is no TLS yet"));
+        }
         match Endpoint::from_shared(text.to_owned()) {
             Ok(_) if !authority.trim_end_matches('/').is_empty() => Ok(Self::Http(text.to_owned())),
             _ => Err(bad("it names no host")),
@@ -54,6 +57,18 @@ impl YardUrl {
     pub const fn on_this_machine(&self) -> bool {
         matches!(self, Self::Unix(_))
     }
+}
+
+/// `127.0.0.1:PORT`, `[::1]:PORT` or `localhost:PORT`.
+fn is_loopback(authority: &str) -> bool {
+    let host = authority.split('/').next().unwrap_or_default();
+    let host = match host.rsplit_once(':') {
+        // An IPv6 address without a port ends in a bracket.
+        Some((host, port)) if !port.ends_with(']') => host,
+        _ => host,
+    };
+    let bare = host.trim_start_matches('[').trim_end_matches(']');
+    bare == "localhost" || bare.parse::<std::net::IpAddr>().is_ok_and(|ip| ip.is_loopback())
 }
 
 impl fmt::Display for YardUrl {

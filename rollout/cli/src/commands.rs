@@ -42,7 +42,15 @@ impl Context {
         };
         let yard = cli.global.yard.as_deref().map(YardUrl::parse).transpose()?;
         let format = cli.global.output;
-        Ok(Self { data_dir, yard, format, output: output::renderer(format, now()), talk })
+        // As the caller named the yard, so that printed commands can be pasted.
+        let program = match (&cli.global.data_dir, &yard) {
+            (_, Some(url)) => format!("rollyard --yard {url}"),
+            (Some(dir), None) if *dir != default_data_dir() => {
+                format!("rollyard --data-dir {}", dir.display())
+            }
+            _ => "rollyard".to_owned(),
+        };
+        Ok(Self { data_dir, yard, format, output: output::renderer(format, now(), program), talk })
     }
 
     pub fn url(&self) -> Result<YardUrl, Error> {

@@ -32,9 +32,9 @@ pub trait Output: std::fmt::Debug + Send + Sync {
 }
 
 /// `now` is what ages are counted from.
-pub fn renderer(format: OutputFormat, now: Timestamp) -> Box<dyn Output> {
+pub fn renderer(format: OutputFormat, now: Timestamp, program: String) -> Box<dyn Output> {
     match format {
-        OutputFormat::Table => Box::new(table::Table { now }),
+        OutputFormat::Table => Box::new(table::Table { now, program }),
         OutputFormat::Json => Box::new(json::Json),
         OutputFormat::Quiet => Box::new(quiet::Quiet),
     }

@@ -22,6 +22,8 @@ pub struct Progress {
     started: Instant,
     ended_at_start: Option<u64>,
     last_line: Option<Instant>,
+    /// Whether steps ran, as of the last line: that they begin is worth a line at once.
+    ran: bool,
 }
 
 impl Progress {
@@ -36,7 +38,7 @@ impl Progress {
             talk.show_bar(bar.clone());
             bar
         });
-        Self { talk, bar, started: Instant::now(), ended_at_start: None, last_line: None }
+        Self { talk, bar, started: Instant::now(), ended_at_start: None, last_line: None, ran: false }
     }
 
     pub fn update(&mut self, job: &Job) {
@@ -47,8 +49,12 @@ impl Progress {
             bar.set_length(job.rollouts.total);
             bar.set_position(job.rollouts.ended);
             bar.set_message(message);
-        } else if self.last_line.is_none_or(|last| last.elapsed() >= LINE_PERIOD) || job.is_final() {
+            return;
+        }
+        let begins = job.steps_running > 0 && !self.ran;
+        if begins || job.is_final() || self.last_line.is_none_or(|last| last.elapsed() >= LINE_PERIOD) {
             self.last_line = Some(Instant::now());
+            self.ran |= job.steps_running > 0;
             let at = length(u64::try_from(elapsed.as_millis()).unwrap_or(u64::MAX));
             let (ended, total) = (count(job.rollouts.ended), count(job.rollouts.total));
             self.talk.say(&format!("{at}  {ended}/{total} rollouts  {message}"));

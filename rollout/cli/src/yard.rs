@@ -224,6 +224,7 @@ fn of_executor(error: executor::Error) -> Error {
         E::DataDirLocked { .. } => ("data_dir_locked", ExitStatus::Failure),
         E::BadEndpoint { .. } => ("endpoint_refused", ExitStatus::BadInput),
         E::Measure { .. } => ("measure_failed", ExitStatus::HostCannot),
+        E::Backend { .. } => ("backend_ended", ExitStatus::Failure),
         _ => ("executor_failed", ExitStatus::Failure),
     };
     let hint = error.hint();

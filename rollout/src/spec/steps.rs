@@ -217,7 +217,7 @@ fn start(
                     quoted(&docs[before].name)
                 );
                 let expected = if grader {
-                    "no `from`, with the files to grade as `inputs`; or `isolate: reuse` to grade in the same sandbox"
+                    "no `from`, with the files to grade as `inputs`"
                 } else {
                     "`isolate: reuse`, or `from: image`"
                 };
@@ -299,8 +299,13 @@ fn check_grader_view(doc: &StepDoc<'_>, start: Option<Start>, fresh: bool, sink:
                 "the grader {} works in the sandbox it grades: what the work left there can change the reward",
                 quoted(&doc.name)
             );
+            let expected = "no `from`, with the files to grade as `inputs`";
             let fault = Diagnostic::warning(Code::GraderSeesAgentWorkspace, span, &path, message);
-            sink.push(fault.expected("no `from`, with the files to grade as `inputs`"));
+            sink.push(fault.expected(expected));
+            // A re-grade needs the sandbox as the agent left it, which only a checkpoint can give back.
+            let message = "grading in the sandbox of another step is not available yet: a grader that fails could not be run again";
+            let fault = Diagnostic::error(Code::NotAvailableYet, span, &path, message);
+            sink.push(fault.expected(expected));
         }
         Some(Start::Image) if !fresh => {
             if let Some(isolate) = doc.own.find("isolate") {

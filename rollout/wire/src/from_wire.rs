@@ -10,9 +10,20 @@ use rollout::plan::{
     ResolvedFile, ResolvedStep, RewardSource, STEPS_MAX, StepKind,
 };
 use rollout::quantity::{Limit, Request};
+use rollout::spec::ARTIFACTS_MAX;
 use rollout::{AttemptId, Bytes, MilliCpu, Millis, Resources, StepIndex, Timestamp};
 
 use crate::v1;
+
+/// Components of one reward: more than a reward file of the largest size holds.
+pub const COMPONENTS_MAX: usize = 32_768;
+/// Bytes of a media type and of an image digest.
+pub const TEXT_BYTES_MAX: usize = 1024;
+/// The largest count of bytes or milliseconds: a row adds several, and its columns are signed.
+const AMOUNT_MAX: u64 = 1 << 56;
+const SHA256_HEX_LEN: usize = 64;
+/// The last real-time signal.
+const SIGNAL_MAX: i32 = 64;
 
 /// A message that cannot be what it claims to be.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -137,21 +148,53 @@ fn grader(message: &v1::Grader) -> Result<GraderPlan, WireError> {
     })
 }
 
+/// Only what can be a row: a value no column takes would keep its whole group out of the tables.
 pub fn outcome(message: &v1::Outcome) -> Result<Outcome, WireError> {
+    if message.artifacts.len() > ARTIFACTS_MAX {
+        let problem = format!("{} artifacts, at most {ARTIFACTS_MAX}", message.artifacts.len());
+        return Err(wrong("outcome.artifacts", problem));
+    }
+    if message.signal.is_some_and(|signal| !(1..=SIGNAL_MAX).contains(&signal)) {
+        return Err(wrong("outcome.signal", "not a signal"));
+    }
+    bounded("outcome.image_digest", &message.image_digest, TEXT_BYTES_MAX)?;
     Ok(Outcome {
         failure: message.failure.as_ref().map(failure).transpose()?,
         exit_code: message.exit_code,
         signal: message.signal,
         oom: message.oom,
         timed_out: message.timed_out,
-        stdout: captured(message.stdout.as_ref()),
-        stderr: captured(message.stderr.as_ref()),
-        artifacts: message.artifacts.iter().map(artifact).collect(),
+        stdout: captured("outcome.stdout", message.stdout.as_ref())?,
+        stderr: captured("outcome.stderr", message.stderr.as_ref())?,
+        artifacts: message.artifacts.iter().map(artifact).collect::<Result<_, _>>()?,
         reward: message.reward.as_ref().map(reward).transpose()?,
-        times: times(required("outcome.times", message.times.as_ref())?),
-        usage: message.usage.as_ref().map(usage).unwrap_or_default(),
+        times: times(required("outcome.times", message.times.as_ref())?)?,
+        usage: message.usage.as_ref().map(usage).transpose()?.unwrap_or_default(),
         image_digest: message.image_digest.clone(),
     })
+}
+
+fn bounded(field: &str, text: &str, bytes_max: usize) -> Result<(), WireError> {
+    if text.len() > bytes_max {
+        return Err(wrong(field, format!("{} bytes, at most {bytes_max}", text.len())));
+    }
+    Ok(())
+}
+
+/// A count or a length that a signed column holds.
+fn amount(field: &str, value: u64) -> Result<u64, WireError> {
+    if value > AMOUNT_MAX {
+        return Err(wrong(field, format!("{value} is above {AMOUNT_MAX}")));
+    }
+    Ok(value)
+}
+
+fn sha256(field: &str, text: &str) -> Result<String, WireError> {
+    let is_hex = text.bytes().all(|b| b.is_ascii_digit() || (b'a'..=b'f').contains(&b));
+    if text.len() != SHA256_HEX_LEN || !is_hex {
+        return Err(wrong(field, format!("`{}` is not a sha256", rollout::text::shown(text, 80))));
+    }
+    Ok(text.to_owned())
 }
 
 pub fn failure(message: &v1::Failure) -> Result<Failure, WireError> {
@@ -161,46 +204,64 @@ pub fn failure(message: &v1::Failure) -> Result<Failure, WireError> {
     Ok(Failure::caused_by(parse("failure.code", &message.code)?, domain, message.message.clone()))
 }
 
-fn captured(message: Option<&v1::Captured>) -> Captured {
-    message.map_or_else(Captured::default, |m| Captured {
-        sha256: m.sha256.clone(),
-        stored: Bytes(m.stored_bytes),
-        written: Bytes(m.written_bytes),
+fn captured(field: &str, message: Option<&v1::Captured>) -> Result<Captured, WireError> {
+    let Some(m) = message else { return Ok(Captured::default()) };
+    let field = |name: &str| format!("{field}.{name}");
+    Ok(Captured {
+        sha256: m.sha256.as_ref().map(|text| sha256(&field("sha256"), text)).transpose()?,
+        stored: Bytes(amount(&field("stored_bytes"), m.stored_bytes)?),
+        written: Bytes(amount(&field("written_bytes"), m.written_bytes)?),
         truncated: m.truncated,
     })
 }
 
-fn artifact(message: &v1::Artifact) -> Artifact {
-    Artifact {
-        name: message.name.clone(),
+fn artifact(message: &v1::Artifact) -> Result<Artifact, WireError> {
+    let name: rollout::Name = parse("outcome.artifacts.name", &message.name)?;
+    bounded("outcome.artifacts.media_type", &message.media_type, TEXT_BYTES_MAX)?;
+    Ok(Artifact {
+        name: name.to_string(),
         media_type: message.media_type.clone(),
-        size: Bytes(message.size),
-        sha256: message.sha256.clone(),
-    }
+        size: Bytes(amount("outcome.artifacts.size", message.size)?),
+        sha256: sha256("outcome.artifacts.sha256", &message.sha256)?,
+    })
 }
 
 fn reward(message: &v1::Reward) -> Result<Reward, WireError> {
     if !message.value.is_finite() {
         return Err(wrong("outcome.reward.value", format!("not finite: {}", message.value)));
     }
+    if message.components.len() > COMPONENTS_MAX {
+        let problem = format!("{} components, at most {COMPONENTS_MAX}", message.components.len());
+        return Err(wrong("outcome.reward.components", problem));
+    }
+    if let Some(component) = message.components.iter().find(|component| !component.value.is_finite()) {
+        let problem = format!("not finite: {}", component.value);
+        return Err(wrong("outcome.reward.components.value", problem));
+    }
     let components = message.components.iter().map(|c| (c.name.clone(), c.value)).collect();
     Ok(Reward { value: message.value, components })
 }
 
-fn times(m: &v1::Times) -> Times {
-    Times {
-        taken_at: Timestamp(m.taken_at_us),
-        started_at: m.started_at_us.map(Timestamp),
-        ended_at: Timestamp(m.ended_at_us),
-        boot: m.boot_ms.map(Millis),
-        run: m.run_ms.map(Millis),
-    }
+fn times(m: &v1::Times) -> Result<Times, WireError> {
+    let at = |field: &str, at_us: i64| match at_us {
+        0.. => Ok(Timestamp(at_us)),
+        _ => Err(wrong(field, format!("{at_us} is before 1970"))),
+    };
+    let ms = |field: &str, ms: Option<u64>| ms.map(|ms| amount(field, ms).map(Millis)).transpose();
+    Ok(Times {
+        taken_at: at("outcome.times.taken_at_us", m.taken_at_us)?,
+        started_at: m.started_at_us.map(|us| at("outcome.times.started_at_us", us)).transpose()?,
+        ended_at: at("outcome.times.ended_at_us", m.ended_at_us)?,
+        boot: ms("outcome.times.boot_ms", m.boot_ms)?,
+        run: ms("outcome.times.run_ms", m.run_ms)?,
+    })
 }
 
-fn usage(m: &v1::Usage) -> Usage {
-    Usage {
-        cpu: m.cpu_ms.map(Millis),
-        memory_peak: m.memory_peak_bytes.map(Bytes),
-        disk_peak: m.disk_peak_bytes.map(Bytes),
-    }
+fn usage(m: &v1::Usage) -> Result<Usage, WireError> {
+    let some = |field: &str, value: Option<u64>| value.map(|value| amount(field, value)).transpose();
+    Ok(Usage {
+        cpu: some("outcome.usage.cpu_ms", m.cpu_ms)?.map(Millis),
+        memory_peak: some("outcome.usage.memory_peak_bytes", m.memory_peak_bytes)?.map(Bytes),
+        disk_peak: some("outcome.usage.disk_peak_bytes", m.disk_peak_bytes)?.map(Bytes),
+    })
 }

@@ -32,7 +32,9 @@ impl Cluster {
         let group = self.jobs.get(&at.group.job).and_then(|j| j.groups.get(&at.group.index));
         let Some(group) = group.filter(|g| g.holds(at.slot)) else { return Standing::Stale };
         let Some(detail) = group.details.get(&at.slot) else { return Standing::Stale };
-        if detail.generation != fence.generation || detail.attempts != attempt.attempt + 1 {
+        // The whole id: a refill that does not exist is not its member.
+        let current = detail.attempts.checked_sub(1).map(|n| at.attempt(n));
+        if detail.generation != fence.generation || current != Some(attempt) {
             return Standing::Stale;
         }
         match &detail.place {
@@ -217,8 +219,9 @@ impl Cluster {
         detail.refusals += 1;
         detail.refusal = Some(format!("node {} refused it: {message}", fence.node));
         detail.avoid = Some(fence.node.clone());
-        if class == RefusalClass::NeverFits && !detail.excluded.contains(&fence.node) {
-            detail.excluded.push(fence.node.clone());
+        let life = (fence.node.clone(), fence.incarnation);
+        if class == RefusalClass::NeverFits && !detail.excluded.contains(&life) {
+            detail.excluded.push(life);
         }
         let gone = class == RefusalClass::SandboxGone;
         detail.chain_breaks += u32::from(gone);

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use rollout::failure::Failure;
 use rollout::outcome::Reward;
-use rollout::plan::{JobPlan, OnAgentTimeout, Origin, StepKind};
+use rollout::plan::{JobPlan, OnAgentTimeout, StepKind};
 use rollout::state::{GroupClosedAs, JobState, StepState};
 use rollout::{
     AttemptId, BootTime, FailureCode, Generation, GroupId, IncarnationId, JobId, NodeId, Resources,
@@ -101,8 +101,8 @@ pub(crate) struct Detail {
     pub refusals: u32,
     /// What the last node that refused said.
     pub refusal: Option<String>,
-    /// Refused as `NeverFits`.
-    pub excluded: Vec<NodeId>,
+    /// Refused as `NeverFits`. Another life of the node may offer more.
+    pub excluded: Vec<(NodeId, IncarnationId)>,
     /// Refused last, for lack of room.
     pub avoid: Option<NodeId>,
     pub not_before: BootTime,
@@ -260,11 +260,9 @@ impl Group {
                 StepState::Cancelled => return Verdict::Skip,
                 _ => {}
             }
-            // Only graders run after a failure, and only one that may be graded. A sandbox is not
-            // kept after a failure, so a step that would go on in it cannot run either.
+            // Only graders run after a failure, and only one that may be graded.
             let gradable = self.cause(plan, need).is_some_and(|f| f.code.consequence().should_grade);
-            let continues = step.origin == Origin::Live(need.step);
-            if step.kind != StepKind::Grader || !gradable || continues {
+            if step.kind != StepKind::Grader || !gradable {
                 return Verdict::Skip;
             }
         }

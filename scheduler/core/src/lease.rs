@@ -56,7 +56,7 @@ impl Cluster {
         node.capacity = capacity;
         node.attached = true;
         node.deadline = deadline;
-        self.reconcile(id, incarnation, held);
+        self.reconcile(now, id, incarnation, held, records);
         for job in self.jobs.values_mut().filter(|j| j.hold == Some(Hold::TooBig)) {
             job.hold = None;
             job.state = JobState::Running;
@@ -71,20 +71,40 @@ impl Cluster {
     }
 
     /// Desired minus held is sent again at the same generation; held minus desired goes.
-    fn reconcile(&mut self, id: &NodeId, incarnation: IncarnationId, held: &[Held]) {
+    /// A cancelled job desires nothing: what it still runs is told again to stop, what the node
+    /// does not hold has ended.
+    fn reconcile(
+        &mut self,
+        now: Now,
+        id: &NodeId,
+        incarnation: IncarnationId,
+        held: &[Held],
+        records: &mut Vec<Record>,
+    ) {
         let Some(node) = self.nodes.get(id) else { return };
         let target = |generation| Target { node: id.clone(), incarnation, generation };
-        let mut commands = Vec::new();
+        let (mut commands, mut gone) = (Vec::new(), Vec::new());
         for (key, reservation) in &node.sandboxes {
             let holds = held
                 .iter()
                 .any(|h| h.attempt == reservation.attempt && h.generation == reservation.generation);
+            let Some(job) = self.jobs.get(&key.rollout.group.job) else { continue };
+            if reservation.phase != Phase::Kept
+                && let Some((code, reason)) = job.cancel.clone()
+            {
+                let (to, attempt) = (target(reservation.generation), reservation.attempt);
+                if holds {
+                    commands.push(Command::Kill { to, attempt, code, reason });
+                } else {
+                    gone.push((attempt, Failure::new(code, reason)));
+                }
+                continue;
+            }
             if holds || reservation.phase == Phase::Kept {
                 // A kept sandbox that is gone shows when the next step is sent there.
                 continue;
             }
             let at = At::of(reservation.attempt);
-            let Some(job) = self.jobs.get(&key.rollout.group.job) else { continue };
             let detail = job.groups.get(&at.group.index).and_then(|g| g.details.get(&at.slot));
             let place = detail.and_then(|d| d.place.as_ref());
             commands.push(Command::Start {
@@ -114,6 +134,9 @@ impl Cluster {
             }
         }
         self.outbox.extend(commands);
+        for (attempt, failure) in gone {
+            self.accept_end(now, attempt, Box::new(lost_outcome(now, failure)), false, records);
+        }
     }
 
     pub(crate) fn expire(&mut self, now: Now, records: &mut Vec<Record>) {
@@ -190,7 +213,7 @@ impl Cluster {
 }
 
 /// An end nobody reported: nothing about it was measured.
-fn lost_outcome(now: Now, failure: Failure) -> Outcome {
+pub(crate) fn lost_outcome(now: Now, failure: Failure) -> Outcome {
     Outcome {
         failure: Some(failure),
         exit_code: None,

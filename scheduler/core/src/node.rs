@@ -8,6 +8,7 @@ use rollout::{
 };
 
 use crate::event::{Capacity, Measured};
+use crate::job::Detail;
 
 #[derive(Debug)]
 pub(crate) struct Node {
@@ -88,6 +89,11 @@ impl Node {
         self.ever_fits(resources)
             && within(resources.charge(), self.free())
             && (self.sandboxes.len() as u64) < u64::from(self.capacity.sandboxes)
+    }
+
+    /// Did this life of the node refuse the step as one it can never hold?
+    pub fn refused_for_good(&self, detail: &Detail) -> bool {
+        detail.excluded.iter().any(|(node, life)| *node == self.id && *life == self.incarnation)
     }
 
     pub fn starting(&self) -> usize {

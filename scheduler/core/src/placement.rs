@@ -32,7 +32,7 @@ pub(crate) struct Score {
 
 impl Score {
     pub fn of(node: &Node, at: At, resources: &Resources, detail: Option<&Detail>) -> Option<Self> {
-        let excluded = detail.is_some_and(|d| d.excluded.contains(&node.id));
+        let excluded = detail.is_some_and(|d| node.refused_for_good(d));
         if !node.attached || excluded || !node.fits(resources) {
             return None;
         }
@@ -182,7 +182,7 @@ impl Cluster {
         let excluded = |node: &Node| {
             let group = self.jobs.get(&at.group.job).and_then(|j| j.groups.get(&at.group.index));
             let detail = group.and_then(|g| g.details.get(&at.slot));
-            detail.is_some_and(|d| d.excluded.contains(&node.id))
+            detail.is_some_and(|d| node.refused_for_good(d))
         };
         if attached.is_empty() || attached.iter().any(|n| n.ever_fits(resources) && !excluded(n)) {
             return;

@@ -1,7 +1,8 @@
 //! Restart: the same cluster from what was stored.
 
+use rollout::failure::Failure;
 use rollout::state::{JobState, StepState};
-use rollout::{BootTime, NodeId, StepIndex};
+use rollout::{BootTime, FailureCode, NodeId, StepIndex};
 
 use crate::attempt::note_end;
 use crate::cluster::Cluster;
@@ -9,6 +10,7 @@ use crate::command::Command;
 use crate::config::{Config, Now};
 use crate::event::{Capacity, Measured};
 use crate::job::{At, Group, Hold, Job, Place, Slot};
+use crate::lease::lost_outcome;
 use crate::node::{Node, Phase, Reservation, SandboxKey};
 use crate::record::{LeaseState, Record};
 use crate::snapshot::{AttemptSnapshot, GroupSnapshot, JobSnapshot, RolloutSnapshot, Snapshot};
@@ -26,6 +28,14 @@ impl Cluster {
         let mut records = Vec::new();
         for job in snapshot.jobs {
             cluster.restore_job(job, &mut records);
+        }
+        // Attempts that run on an incarnation without a lease row (somebody deleted it): the loss
+        // path, as for any lost node.
+        for at in cluster.homeless() {
+            let Some(group) = cluster.group_mut(at.group) else { continue };
+            let attempt = at.attempt(group.detail(at.slot).attempts - 1);
+            let failure = Failure::new(FailureCode::NodeLost, "its node has no lease in the store");
+            cluster.accept_end(now, attempt, Box::new(lost_outcome(now, failure)), false, &mut records);
         }
         (cluster, records)
     }
@@ -96,8 +106,7 @@ impl Cluster {
         }
     }
 
-    /// Steps that were on their way to run go on from `Waiting`; a running step whose node's
-    /// lease is gone ends by the loss path as soon as it is looked at.
+    /// Steps that were on their way to run go on from `Waiting`.
     fn requeue(&mut self, group: rollout::GroupId, member: u32) {
         let Some(job) = self.jobs.get(&group.job) else { return };
         for step in job.plan.clone().step_indices() {
@@ -109,9 +118,8 @@ impl Cluster {
         }
     }
 
-    /// Attempts that the store shows as running on an incarnation whose lease it shows as lost:
-    /// only a crash between two batches of one loss could leave them, and one batch is one
-    /// transaction. Found by `check`.
+    /// Steps that run where no sandbox is reserved: none, but in a store whose lease rows were
+    /// deleted by hand.
     pub(crate) fn homeless(&self) -> Vec<At> {
         let mut found = Vec::new();
         for job in self.jobs.values() {

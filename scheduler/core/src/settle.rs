@@ -133,9 +133,14 @@ fn rollout_end(job: &Job, group: &Group, member: u32) -> RolloutEnd {
         return failed(Failure::new(code, reason), None);
     }
     // A failure that leaves no valid reward is the one to name; else the first in plan order.
+    // Only one end has no attempt to tell it, after a restart: a sandbox lost too often between steps.
+    let untold = Failure::new(
+        FailureCode::NodeLost,
+        "the sandbox to go on in was lost more often than `retry.limit` allows",
+    );
     let failures: Vec<(Slot, &Failure)> = slots()
         .filter(|&slot| group.state(slot) == StepState::Failed)
-        .filter_map(|slot| Some((slot, group.details.get(&slot)?.failure.as_ref()?)))
+        .map(|slot| (slot, group.details.get(&slot).and_then(|d| d.failure.as_ref()).unwrap_or(&untold)))
         .collect();
     let zeroed = |slot: Slot, failure: &Failure| {
         let grader = plan.step(slot.step).grader.as_ref();
@@ -145,7 +150,9 @@ fn rollout_end(job: &Job, group: &Group, member: u32) -> RolloutEnd {
     let invalid =
         failures.iter().find(|(slot, f)| !f.code.consequence().has_valid_reward && !zeroed(*slot, f));
     let named = invalid.or(failures.first()).map(|(_, f)| (*f).clone());
-    let reward = if invalid.is_some() { None } else { reward(job, group, member) };
+    let zeroed: Vec<Slot> =
+        failures.iter().filter(|(slot, f)| zeroed(*slot, f)).map(|(slot, _)| *slot).collect();
+    let reward = if invalid.is_some() { None } else { reward(job, group, member, &zeroed) };
     match named {
         Some(failure) => failed(failure, reward),
         None => RolloutEnd {
@@ -168,13 +175,13 @@ fn failed(failure: Failure, reward: Option<Reward>) -> RolloutEnd {
 }
 
 /// The last grader's reward; those of earlier graders become components named by their step.
-fn reward(job: &Job, group: &Group, member: u32) -> Option<Reward> {
+fn reward(job: &Job, group: &Group, member: u32, zeroed: &[Slot]) -> Option<Reward> {
     let plan = &job.plan;
     let zero = || Some(Reward { value: 0.0, components: Vec::new() });
     let of = |slot: Slot| match group.state(slot) {
         StepState::Succeeded => group.details.get(&slot)?.reward.clone(),
-        // `on_timeout: zero` of the grader itself; anything else was found invalid before.
-        StepState::Failed => zero(),
+        // `on_timeout: zero` of the grader itself.
+        StepState::Failed => zeroed.contains(&slot).then(zero)?,
         _ => match group.after_agent_timeout(plan, slot)? {
             OnAgentTimeout::Zero => zero(),
             OnAgentTimeout::Grade | OnAgentTimeout::Invalid => None,

@@ -1,9 +1,11 @@
 //! A hello as the core takes it. Every refusal names the field.
 
 use super::About;
+use rollout::failure::Failure;
+use rollout::outcome::Outcome;
 use rollout::quantity::{QUANTITY_MAX, Request};
 use rollout::text::shown;
-use rollout::{Bytes, Generation, IncarnationId, MilliCpu, NodeId};
+use rollout::{AttemptId, Bytes, FailureCode, Generation, IncarnationId, MilliCpu, NodeId};
 use rollout_wire::from_wire::{self, WireError};
 use rollout_wire::v1;
 use scheduler_core::Event;
@@ -118,13 +120,21 @@ impl Reporter {
     }
 
     pub(super) fn ended(&self, message: &v1::AttemptEnded) -> Result<Event, WireError> {
-        let outcome = from_wire::required("ended.outcome", message.outcome.as_ref())?;
-        Ok(Event::AttemptEnded {
-            at: self.at(message.generation),
-            attempt: from_wire::attempt("ended.attempt", message.attempt.as_ref())?,
-            outcome: Box::new(from_wire::outcome(outcome)?),
-            kept: message.kept,
-        })
+        let attempt = from_wire::attempt("ended.attempt", message.attempt.as_ref())?;
+        let outcome = from_wire::required("ended.outcome", message.outcome.as_ref());
+        // Told again after every attach, a refused end would keep the attempt open for ever.
+        let outcome =
+            outcome.and_then(from_wire::outcome).unwrap_or_else(|problem| self.unknown(attempt, &problem));
+        let kept = message.kept && outcome.failure.is_none();
+        let at = self.at(message.generation);
+        Ok(Event::AttemptEnded { at, attempt, outcome: Box::new(outcome), kept })
+    }
+
+    /// It has ended, and what is said about it cannot be.
+    fn unknown(&self, attempt: AttemptId, problem: &WireError) -> Outcome {
+        tracing::warn!(node = %self.node, %attempt, %problem, "the end of an attempt cannot be read");
+        let message = format!("node {} reported an end that cannot be: {problem}", self.node);
+        super::start::unmeasured(Failure::new(FailureCode::OutcomeUnknown, message))
     }
 
     pub(super) fn refused(&self, message: &v1::AttemptRefused) -> Result<Event, WireError> {

@@ -167,8 +167,18 @@ fn inputs<'a>(
 
 /// The end of an attempt that could not even be sent.
 pub(super) fn never_started(to: Target, attempt: AttemptId, failure: Failure) -> Event {
+    Event::AttemptEnded {
+        at: Fence { node: to.node, incarnation: to.incarnation, generation: to.generation },
+        attempt,
+        outcome: Box::new(unmeasured(failure)),
+        kept: false,
+    }
+}
+
+/// An end of which nothing is known but why.
+pub(super) fn unmeasured(failure: Failure) -> Outcome {
     let now = clock::wall();
-    let outcome = Outcome {
+    Outcome {
         failure: Some(failure),
         exit_code: None,
         signal: None,
@@ -181,11 +191,5 @@ pub(super) fn never_started(to: Target, attempt: AttemptId, failure: Failure) ->
         times: Times { taken_at: now, started_at: None, ended_at: now, boot: None, run: None },
         usage: Usage::default(),
         image_digest: String::new(),
-    };
-    Event::AttemptEnded {
-        at: Fence { node: to.node, incarnation: to.incarnation, generation: to.generation },
-        attempt,
-        outcome: Box::new(outcome),
-        kept: false,
     }
 }

@@ -44,12 +44,14 @@ pub struct Behaviour {
     pub node: &'static str,
     /// Attempts start and never end.
     pub hold: bool,
+    /// What the executor says of an end, instead of the truth.
+    pub lie: Option<fn(&mut v1::Outcome)>,
     pub heartbeat: Duration,
 }
 
 impl Default for Behaviour {
     fn default() -> Self {
-        Self { node: "n1", hold: false, heartbeat: Duration::from_millis(100) }
+        Self { node: "n1", hold: false, lie: None, heartbeat: Duration::from_millis(100) }
     }
 }
 
@@ -222,6 +224,11 @@ impl Life {
             written_bytes: stdout.size,
             truncated: false,
         });
+        if let Some(lie) = self.behaviour.lie {
+            lie(outcome);
+            let mut seen = self.seen.lock().unwrap();
+            seen.unacknowledged.insert(held, ended.clone());
+        }
         vec![started, Report::Ended(ended)]
     }
 

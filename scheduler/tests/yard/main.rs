@@ -4,6 +4,7 @@
 mod executor;
 mod faults;
 mod jobs;
+mod lies;
 mod restarts;
 mod restore;
 mod yard;

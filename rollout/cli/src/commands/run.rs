@@ -2,6 +2,8 @@
 
 use nix::sys::resource::{UsageWho, getrusage};
 use nix::sys::time::TimeValLike;
+use rollout::text::shown;
+use rollout_wire::v1::ListRequest;
 use rollout_wire::v1::submit_request::IfUnfinished;
 
 use super::Context;
@@ -16,6 +18,8 @@ use crate::spec;
 use crate::view::{Job, Submitted};
 use crate::yard::Yard;
 
+/// Other unfinished jobs that are named.
+const COMPANY_MAX: u32 = 5;
 const STOPPING: &str = "stopping: what runs is ended, what is done stays; Ctrl-C again exits at once";
 
 pub async fn run(context: &Context, args: &args::Run) -> Result<ExitStatus, Error> {
@@ -32,6 +36,7 @@ pub async fn run(context: &Context, args: &args::Run) -> Result<ExitStatus, Erro
         let if_unfinished = if args.new { IfUnfinished::New } else { IfUnfinished::Resume };
         let submitted = send(&client, &source, &checked, table, fresh_key(), if_unfinished).await?;
         context.talk.say(&greeting(&submitted));
+        say_company(context, &client, &submitted.job.id).await?;
         let ended = follow(context, &client, &submitted.job, args.keep_going, &stop, Some(cpu_ms)).await;
         if matches!(ended, Err(Error::Interrupted)) {
             farewell(context, &client, &submitted.job.id).await;
@@ -54,6 +59,26 @@ fn greeting(submitted: &Submitted) -> String {
         return format!("job {} goes on: {ended} of {total} rollouts have ended (--new starts over)", job.id);
     }
     format!("job {}", job.id)
+}
+
+/// A yard runs all its unfinished jobs, those of earlier commands too: not in silence.
+async fn say_company(context: &Context, client: &Client, job: &str) -> Result<(), Error> {
+    let request = ListRequest { page_size: COMPANY_MAX, page_token: String::new(), unfinished_only: true };
+    let reply = client.done(client.jobs().list(request).await)?;
+    let others: Vec<String> = reply
+        .jobs
+        .iter()
+        .filter(|other| other.id != job)
+        .map(|other| format!("{} ({})", shown(&other.id, 32), shown(&other.name, 64)))
+        .collect();
+    if !others.is_empty() {
+        let more = if reply.next_page_token.is_empty() { "" } else { " and more" };
+        context.talk.say(&format!(
+            "unfinished jobs of this data directory go on too: {}{more}; `rollyard cancel JOB` ends one",
+            others.join(", ")
+        ));
+    }
+    Ok(())
 }
 
 /// Says what an interrupted job is left with. The yard still answers; if not, less is said.

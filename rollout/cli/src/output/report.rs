@@ -36,7 +36,7 @@ pub fn rewards(out: &mut String, rewards: &Rewards) {
     }
 }
 
-pub fn failures(out: &mut String, failures: &[FailureCount]) {
+pub fn failures(out: &mut String, failures: &[FailureCount], program: &str) {
     if failures.is_empty() {
         return label(out, "failures", "none");
     }
@@ -48,8 +48,8 @@ pub fn failures(out: &mut String, failures: &[FailureCount]) {
     out.push_str(&grid("  ", &["DOMAIN", "CODE", ">ROLLOUTS", "FOR EXAMPLE"], &rows));
     out.push_str("  look closer:\n");
     for failure in failures {
-        let command = format!("rollyard show {}", failure.example_rollout);
-        _ = writeln!(out, "  {:<20}{}", shown(&failure.code, 32), shown(&command, 120));
+        let command = format!("{program} show {}", failure.example_rollout);
+        _ = writeln!(out, "  {:<20}{}", shown(&failure.code, 32), shown(&command, 300));
     }
 }
 
@@ -71,7 +71,7 @@ pub fn clean(out: &mut String, detail: &Detail) {
     }
 }
 
-pub fn remarks(out: &mut String, detail: &Detail) {
+pub fn remarks(out: &mut String, detail: &Detail, program: &str) {
     let mut notes = vec![plural(detail.attempts, "attempt")];
     if detail.retries > 0 {
         notes[0] += &format!(", {} of them retries", count(detail.retries));
@@ -81,8 +81,9 @@ pub fn remarks(out: &mut String, detail: &Detail) {
     }
     if let Some(example) = &detail.capture_truncated_example {
         notes.push(format!(
-            "capture_truncated: {} wrote more than is kept, which is no failure (rollyard show {})",
+            "capture_truncated: {} wrote more than is kept, which is no failure ({} show {})",
             plural(detail.capture_truncated, "rollout"),
+            program,
             shown(example, 64)
         ));
     }

@@ -20,6 +20,8 @@ pub const SENTENCE_CHARS_MAX: usize = 500;
 #[derive(Debug)]
 pub struct Table {
     pub now: Timestamp,
+    /// How to call this program again for the same yard, such as `rollyard --data-dir DIR`.
+    pub program: String,
 }
 
 impl Output for Table {
@@ -76,7 +78,7 @@ impl Output for Table {
             ),
         );
         rewards(&mut out, &job.rewards);
-        failures(&mut out, &job.failures);
+        failures(&mut out, &job.failures, &self.program);
         label(&mut out, "tables", &shown(&job.table_root, SENTENCE_CHARS_MAX));
         let ended = job.finished_at_us.map_or_else(String::new, |end| {
             format!(", ended after {}", length(Timestamp(end).since(Timestamp(job.created_at_us)).0))
@@ -126,7 +128,7 @@ impl Output for Table {
         }
         if let Some(step) = steps.steps.iter().find(|step| step.outcome.is_some()) {
             let target = format!("{}/{}", steps.rollout, step.step);
-            _ = writeln!(out, "\noutput of a step: rollyard logs {}", shown(&target, 200));
+            _ = writeln!(out, "\noutput of a step: {} logs {}", self.program, shown(&target, 200));
         }
         out
     }
@@ -198,9 +200,9 @@ impl Output for Table {
         if let Some(detail) = &summary.detail {
             clean(&mut out, detail);
         }
-        failures(&mut out, &job.failures);
+        failures(&mut out, &job.failures, &self.program);
         match &summary.detail {
-            Some(detail) => remarks(&mut out, detail),
+            Some(detail) => remarks(&mut out, detail, &self.program),
             None => label(
                 &mut out,
                 "note",

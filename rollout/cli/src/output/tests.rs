@@ -4,7 +4,11 @@ use super::{Output, fixtures, json::Json, quiet::Quiet, table::Table};
 use crate::summary::Summary;
 
 fn renderers() -> [(&'static str, Box<dyn Output>); 3] {
-    [("table", Box::new(Table { now: fixtures::NOW })), ("json", Box::new(Json)), ("quiet", Box::new(Quiet))]
+    [
+        ("table", Box::new(Table { now: fixtures::NOW, program: "rollyard".into() })),
+        ("json", Box::new(Json)),
+        ("quiet", Box::new(Quiet)),
+    ]
 }
 
 fn snapshots(kind: &str, render: impl Fn(&dyn Output) -> String) {
@@ -27,7 +31,7 @@ fn jobs() {
 
 #[test]
 fn no_jobs_is_a_head_and_an_empty_array() {
-    assert_eq!(Table { now: fixtures::NOW }.jobs(&[]).lines().count(), 1);
+    assert_eq!(Table { now: fixtures::NOW, program: "rollyard".into() }.jobs(&[]).lines().count(), 1);
     assert_eq!((Json.jobs(&[]), Quiet.jobs(&[])), ("[]\n".to_owned(), String::new()));
 }
 
@@ -69,7 +73,10 @@ fn summary() {
 #[test]
 fn summary_of_a_job_too_large_to_look_into() {
     let large = Summary { detail: None, yard_cpu_ms: None, ..fixtures::summary() };
-    insta::assert_snapshot!("summary_large", Table { now: fixtures::NOW }.summary(&large));
+    insta::assert_snapshot!(
+        "summary_large",
+        Table { now: fixtures::NOW, program: "rollyard".into() }.summary(&large)
+    );
 }
 
 #[test]

@@ -229,7 +229,9 @@ impl World {
     }
 
     fn work(&mut self, faults: bool) {
-        let running = self.running();
+        // Some never end by themselves while faults go on: only a kill or a loss ends those.
+        let mut running = self.running();
+        running.retain(|(_, attempt)| !faults || attempt.rollout.sample != 1 || attempt.step.0 != 0);
         let Some((id, attempt)) = self.random.pick(&running) else { return };
         let last = attempt.step.0 >= 1;
         let code = match self.random.below(if faults { 10 } else { 1 }) {

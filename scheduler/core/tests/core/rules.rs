@@ -305,6 +305,107 @@ fn cancel_kills_what_runs_and_closes_the_groups_as_cancelled() {
 }
 
 #[test]
+fn a_cancel_reaches_a_node_that_was_away_and_ends_what_it_does_not_hold() {
+    let mut yard = Yard::with(graded(2), 1);
+    yard.attach("n1", 1, 8000);
+    let started = yard.starts();
+    let incarnation = IncarnationId::from_bits(1);
+    yard.event(Event::NodeDetached { node: node("n1"), incarnation });
+    let (code, reason) = (FailureCode::Cancelled, "enough".to_owned());
+    // The kills of this are lost with the connection; the scheduler restarts as well.
+    yard.event(Event::JobCancelled { job: JOB, code, reason });
+    let (cluster, records) = Cluster::restore(Config::default(), yard.now, yard.stored.snapshot());
+    assert!(records.is_empty(), "{records:?}");
+    yard.cluster = cluster;
+    let (generation, phase) = (started[0].fence.generation, HeldPhase::Running);
+    let held = vec![Held { attempt: started[0].attempt, generation, phase }];
+    yard.event(Event::NodeAttached { node: node("n1"), incarnation, capacity: capacity(8000), held });
+    assert!(yard.starts().is_empty(), "nothing of a cancelled job starts");
+    let kills: Vec<_> = yard.commands.iter().filter(|c| matches!(c, Command::Kill { .. })).collect();
+    assert!(
+        matches!(kills[..], [Command::Kill { attempt, .. }] if *attempt == started[0].attempt),
+        "{kills:?}"
+    );
+    assert_eq!(yard.ends().len(), 1, "the one it does not hold has ended");
+    yard.end(&started[0], Some(FailureCode::Cancelled), None);
+    assert!(yard.ends().iter().all(|e| e.status == Status::Cancelled && e.reward.is_none()));
+    assert_eq!(yard.ends().len(), 2);
+}
+
+#[test]
+fn an_attempt_whose_lease_row_is_gone_at_a_restart_is_lost_and_tried_again() {
+    let mut yard = Yard::with(graded(1), 1);
+    yard.attach("n1", 1, 8000);
+    let first = yard.starts().remove(0);
+    let mut snapshot = yard.stored.snapshot();
+    snapshot.nodes.clear();
+    let (cluster, records) = Cluster::restore(Config::default(), yard.now, snapshot);
+    assert!(records.iter().any(|r| matches!(r, Record::AttemptEnded { .. })), "{records:?}");
+    records.iter().for_each(|r| yard.stored.apply(r));
+    yard.cluster = cluster;
+    yard.check();
+    yard.attach("n1", 2, 8000);
+    yard.later(Millis(1_000));
+    assert!(yard.starts()[0].fence.generation > first.fence.generation);
+}
+
+#[test]
+fn a_sandbox_lost_too_often_is_never_a_zero_whatever_restarts() {
+    let mut plan = chained(1);
+    plan.steps[1].retry.limit = 0;
+    plan.steps.push(step("late", StepKind::Run, &[0]));
+    let mut yard = Yard::with(plan, 1);
+    yard.attach("n1", 1, 8000);
+    let setup = yard.starts().remove(0);
+    yard.end(&setup, None, None);
+    let starts = yard.starts();
+    let (b, late) = (
+        starts.iter().find(|s| s.attempt.step == StepIndex(1)).unwrap().clone(),
+        starts.iter().find(|s| s.attempt.step == StepIndex(3)).unwrap().clone(),
+    );
+    let (at, attempt) = (b.fence.clone(), b.attempt);
+    yard.event(Event::AttemptRefused {
+        at,
+        attempt,
+        class: RefusalClass::SandboxGone,
+        message: "gone".into(),
+    });
+    let (cluster, records) = Cluster::restore(Config::default(), yard.now, yard.stored.snapshot());
+    records.iter().for_each(|r| yard.stored.apply(r));
+    yard.cluster = cluster;
+    let held =
+        vec![Held { attempt: late.attempt, generation: late.fence.generation, phase: HeldPhase::Running }];
+    let incarnation = IncarnationId::from_bits(1);
+    yard.event(Event::NodeAttached { node: node("n1"), incarnation, capacity: capacity(8000), held });
+    yard.end(&late, None, None);
+    let end = yard.ends()[0];
+    assert_eq!((&end.reward, end.failure.as_ref().map(|f| f.code)), (&None, Some(FailureCode::NodeLost)));
+}
+
+#[test]
+fn a_report_of_a_member_that_does_not_exist_is_fenced() {
+    let mut yard = Yard::with(graded(1), 1);
+    yard.attach("n1", 1, 8000);
+    let mut agent = yard.starts().remove(0);
+    agent.attempt.rollout.refill = 1;
+    yard.end(&agent, None, None);
+    assert!(yard.records.iter().all(|r| matches!(r, Record::Fenced { .. })), "{:?}", yard.records);
+}
+
+#[test]
+fn another_life_of_a_node_is_asked_again() {
+    let mut yard = Yard::with(graded(1), 1);
+    yard.attach("n1", 1, 8000);
+    let first = yard.starts().remove(0);
+    let (at, attempt) = (first.fence.clone(), first.attempt);
+    yard.event(Event::AttemptRefused { at, attempt, class: RefusalClass::NeverFits, message: "no".into() });
+    yard.later(Millis(1_000));
+    assert_eq!(yard.stored.job_state(JOB), Some(JobState::Held), "the only node will never hold it");
+    yard.attach("n1", 2, 8000);
+    assert_eq!(yard.starts().len(), 1);
+}
+
+#[test]
 fn a_second_report_of_an_accepted_end_is_acknowledged_and_changes_nothing() {
     let mut yard = Yard::with(graded(1), 1);
     yard.attach("n1", 1, 8000);
