@@ -9,6 +9,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use rollout::state::JobState;
 use rollout::{BootTime, FailureCode, JobId, Millis, Timestamp};
 use scheduler_core::{Cluster, Command, Event, Now, Record};
 use tokio::sync::{mpsc, oneshot, watch};
@@ -19,7 +20,9 @@ use tokio_util::task::TaskTracker;
 use crate::clock;
 use crate::error::Error;
 use crate::health::HealthBoard;
-use crate::inbox::{Inbox, Input, PASS_INPUTS_MAX, Question, Submission, SubmitRefused, Submitted};
+use crate::inbox::{
+    Inbox, Input, PASS_INPUTS_MAX, Question, Submission, SubmitRefused, Submitted, UNRECORDED,
+};
 use crate::jobs::Jobs;
 use crate::link::Links;
 use crate::store::{Batch, NewJob, Reads, Writer};
@@ -142,6 +145,12 @@ impl Driver {
         }
         let plan = self.cluster.plan(now);
         pass.batch.records.extend(plan.records);
+        for record in &mut pass.batch.records {
+            // Every row is there now, whatever an earlier life of the scheduler had to say.
+            if let Record::JobState { state: JobState::Finished | JobState::Cancelled, reason, .. } = record {
+                *reason = without_unrecorded(reason).to_owned();
+            }
+        }
         if !pass.batch.is_empty() {
             if pass.batch.records.iter().any(|record| matches!(record, Record::Lease { .. })) {
                 pass.batch.versions = self.links.versions();
@@ -209,9 +218,28 @@ impl Driver {
                 self.apply(pass, now, Event::GroupsSealed { groups });
                 pass.replies.push(Reply::Done(done));
             }
+            Input::Unrecorded { job, held, reason } => {
+                pass.batch.records.extend(self.unrecorded(job, held, &reason))
+            }
             Input::Ask(question) => pass.replies.push(Reply::Ask(question)),
         }
         Ok(())
+    }
+
+    /// The stored word on a job whose rows cannot all be written. The core is not told: nothing it
+    /// decides depends on rows.
+    fn unrecorded(&self, job: JobId, held: bool, reason: &str) -> Option<Record> {
+        let counts = self.cluster.counts(job)?;
+        let state = match counts.state {
+            JobState::Running if held => JobState::Held,
+            JobState::Finished | JobState::Cancelled => return None,
+            state => state,
+        };
+        let reason = match without_unrecorded(&counts.reason) {
+            "" => reason.to_owned(),
+            other => format!("{other}; {reason}"),
+        };
+        Some(Record::JobState { job, state, reason, cancel_code: None })
     }
 
     /// Who owns a key is decided here, where the only writer is: by the store and by the
@@ -292,9 +320,12 @@ impl Driver {
 
     /// Rows are read outside the loop; the answer is an event like any other.
     fn expand(&self, job: JobId, first: u32, count: u32) {
-        let (jobs, inbox) = (self.jobs.clone(), self.inbox.clone());
+        let (jobs, inbox, stop) = (self.jobs.clone(), self.inbox.clone(), self.stop.clone());
         self.tasks.spawn(async move {
-            let groups = jobs.expand(job, first, count).await;
+            let groups = tokio::select! {
+                groups = jobs.expand(job, first, count) => groups,
+                () = stop.cancelled() => return,
+            };
             // A driver that has stopped asks again after its restart.
             let _ = inbox.send(Input::Event(Event::GroupsExpanded { job, first, groups })).await;
         });
@@ -322,6 +353,11 @@ impl Driver {
             })
             .collect()
     }
+}
+
+/// A job's reason without what the recorder added to it.
+fn without_unrecorded(reason: &str) -> &str {
+    reason.split(UNRECORDED).next().unwrap_or_default().trim_end_matches("; ")
 }
 
 fn earliest(a: Option<BootTime>, b: Option<BootTime>) -> Option<BootTime> {

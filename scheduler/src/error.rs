@@ -89,6 +89,16 @@ impl Error {
         "internal",
     ];
 
+    /// Trying the same again gives the same answer: what is stored is the cause, not how it is
+    /// reached.
+    pub(crate) const fn is_permanent(&self) -> bool {
+        match self {
+            Self::Row { .. } | Self::StoredSpec { .. } | Self::Panicked { .. } => true,
+            Self::Rows { source, .. } => source.is_permanent(),
+            _ => false,
+        }
+    }
+
     /// What to do about it.
     pub const fn hint(&self) -> Option<&'static str> {
         Some(match self {
@@ -102,6 +112,9 @@ impl Error {
             }
             Self::DatabaseTooNew { .. } => "start the version that wrote it, or a later one",
             Self::StoreFull { .. } => "free space on the file system of the data directory",
+            Self::Store { .. } => {
+                "look at the disk, the owner and the permissions of the data directory; the database may be sound"
+            }
             Self::EpochLost { .. } => "only one scheduler may own a data directory; this one has stopped",
             Self::Row { .. } | Self::StoreDiverged { .. } | Self::StoredSpec { .. } => {
                 "keep the data directory as it is and report this"

@@ -16,6 +16,9 @@ pub const INBOX_MAX: usize = 16_384;
 /// Inputs of one pass, and so of one commit.
 pub const PASS_INPUTS_MAX: usize = 4_096;
 
+/// How a job's reason begins to tell of rows that cannot be written.
+pub const UNRECORDED: &str = "rows are missing: ";
+
 /// Tells connections of one node apart.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct SessionId(pub u64);
@@ -45,6 +48,14 @@ pub enum Input {
         groups: Vec<GroupId>,
         shards: Vec<ShardRow>,
         done: oneshot::Sender<()>,
+    },
+    /// Rows of the job that cannot be written, however often it is tried.
+    Unrecorded {
+        job: JobId,
+        /// Nothing else of the job is left to do.
+        held: bool,
+        /// Begins with [`UNRECORDED`].
+        reason: String,
     },
     /// A question to the core, answered between two passes.
     Ask(Question),
@@ -86,6 +97,7 @@ impl fmt::Debug for Input {
             Self::Submit(submission) => f.debug_tuple("Submit").field(&submission.new_job.job).finish(),
             Self::Cancel { job, .. } => f.debug_tuple("Cancel").field(job).finish(),
             Self::Sealed { groups, .. } => f.debug_tuple("Sealed").field(&groups.len()).finish(),
+            Self::Unrecorded { job, .. } => f.debug_tuple("Unrecorded").field(job).finish(),
             Self::Ask(_) => f.write_str("Ask"),
         }
     }

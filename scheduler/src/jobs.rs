@@ -19,9 +19,9 @@ use crate::store::{JobRow, Reads, success_at};
 
 /// Jobs kept; past it the least recently used go and are read again when asked for.
 const CACHE_MAX: usize = 256;
-/// Tries to read a row before its group counts as broken.
-const ROW_READS_MAX: u32 = 5;
-const ROW_READ_PAUSE: Duration = Duration::from_millis(200);
+/// Between a try to read task rows that failed and the next.
+const READ_BACKOFF_FIRST: Duration = Duration::from_millis(100);
+const READ_BACKOFF_MAX: Duration = Duration::from_secs(10);
 
 #[derive(Debug)]
 pub struct JobFacts {
@@ -114,26 +114,6 @@ impl JobFacts {
             Err(problem) => broken(Failure::new(FailureCode::NotFound, problem.to_string())),
         })
     }
-
-    /// As [`expanded`](Self::expanded); a row that cannot be read after several tries breaks its
-    /// group, not the yard.
-    pub fn expanded_or_broken(&self, index: u32) -> ExpandedGroup {
-        let mut tries = 1;
-        loop {
-            match self.expanded(index) {
-                Ok(expanded) => return expanded,
-                Err(error) if tries >= ROW_READS_MAX => {
-                    let problem = crate::health::chain(&error);
-                    tracing::warn!(job = %self.job, group = index, problem, "cannot read a task row");
-                    return broken(Failure::new(FailureCode::StorageFailed, problem));
-                }
-                Err(_) => {
-                    tries += 1;
-                    std::thread::sleep(ROW_READ_PAUSE);
-                }
-            }
-        }
-    }
 }
 
 fn broken(failure: Failure) -> ExpandedGroup {
@@ -211,20 +191,46 @@ impl Jobs {
         Ok(facts)
     }
 
-    /// Groups `first..first + count` as the core takes them.
+    /// Groups `first..first + count` as the core takes them. What cannot be read now is read again
+    /// until it can: a store or a disk that fails for a while ends no rollout.
     pub(crate) async fn expand(&self, job: JobId, first: u32, count: u32) -> Vec<ExpandedGroup> {
-        let all = |expanded: ExpandedGroup| (0..count).map(|_| expanded.clone()).collect();
-        let facts = match self.get(job).await {
-            Ok(Some(facts)) => facts,
-            Ok(None) => return all(broken(Failure::new(FailureCode::NotFound, "the job is not stored"))),
-            Err(error) => {
-                return all(broken(Failure::new(FailureCode::StorageFailed, crate::health::chain(&error))));
+        let mut backoff = READ_BACKOFF_FIRST;
+        loop {
+            let error = match self.try_expand(job, first, count).await {
+                Ok(groups) => return groups,
+                Err(error) => error,
+            };
+            let problem = crate::health::chain(&error);
+            if error.is_permanent() {
+                tracing::warn!(%job, first, count, problem, "groups cannot be run");
+                let group = broken(Failure::new(FailureCode::StorageFailed, problem));
+                return (0..count).map(|_| group.clone()).collect();
             }
+            tracing::warn!(%job, first, count, problem, "cannot read task rows; trying again");
+            tokio::time::sleep(backoff).await;
+            backoff = (backoff * 2).min(READ_BACKOFF_MAX);
+        }
+    }
+
+    async fn try_expand(&self, job: JobId, first: u32, count: u32) -> Result<Vec<ExpandedGroup>, Error> {
+        let Some(facts) = self.get(job).await? else {
+            let group = broken(Failure::new(FailureCode::NotFound, "the job is not stored"));
+            return Ok((0..count).map(|_| group.clone()).collect());
         };
-        let read = move || (first..first + count).map(|index| facts.expanded_or_broken(index)).collect();
-        tokio::task::spawn_blocking(read).await.unwrap_or_else(|error| {
-            all(broken(Failure::new(FailureCode::Unclassified, format!("reading task rows: {error}"))))
-        })
+        let read = move || {
+            let group = |index| match facts.expanded(index) {
+                Err(error) if error.is_permanent() => {
+                    let problem = crate::health::chain(&error);
+                    tracing::warn!(%job, group = index, problem, "a task row cannot be used");
+                    Ok(broken(Failure::new(FailureCode::StorageFailed, problem)))
+                }
+                read => read,
+            };
+            (first..first.saturating_add(count)).map(group).collect::<Result<Vec<_>, RowsError>>()
+        };
+        let read = tokio::task::spawn_blocking(read).await;
+        read.map_err(|error| Error::Panicked { task: error.to_string() })?
+            .map_err(|source| Error::Rows { job, source: Box::new(source) })
     }
 }
 
@@ -237,4 +243,52 @@ fn made(row: &JobRow, files: BTreeMap<String, String>, blobs: &BlobStore) -> Res
     let rows = TaskRows::open(&plan, &files, blobs)
         .map_err(|source| Error::Rows { job: row.job, source: Box::new(source) })?;
     Ok(JobFacts { job: row.job, plan: Arc::new(plan), table_root: row.table_root.clone(), files, rows })
+}
+
+#[cfg(test)]
+mod tests {
+    use rollout::Timestamp;
+    use sqlx::Connection;
+
+    use super::*;
+    use crate::store::{self, Batch, NewJob};
+
+    const SPEC: &str = "apiVersion: rollyard/v1\nkind: RolloutJob\nname: one\n\
+        tasks: {from: {inline: [{n: \"1\"}]}}\ndefaults: {image: host, timeout: 30s}\n\
+        steps:\n  - {name: grade, from: image, run: \"true\", grader: {exit: {0: 1}}}\n";
+
+    #[tokio::test]
+    async fn a_store_that_does_not_answer_delays_groups_and_breaks_none() {
+        let dir = tempfile::tempdir().unwrap();
+        let (mut writer, reads, _) = store::open(dir.path(), None).await.unwrap();
+        let job = JobId::from_bits(7);
+        let new_job = NewJob {
+            job,
+            name: "one".to_owned(),
+            document: SPEC.to_owned(),
+            source_name: "one.yaml".to_owned(),
+            spec_hash: String::new(),
+            table_root: "/tables".to_owned(),
+            idempotency_key: "k".to_owned(),
+            request_hash: String::new(),
+            groups_total: 2,
+            group_size: 1,
+            created_at: Timestamp(1),
+            files: Vec::new(),
+        };
+        let batch = Batch { new_jobs: vec![new_job], ..Batch::default() };
+        writer.commit(&batch, Timestamp(1)).await.unwrap();
+        let options = sqlx::sqlite::SqliteConnectOptions::new().filename(dir.path().join("yard.db"));
+        let mut by_hand = sqlx::sqlite::SqliteConnection::connect_with(&options).await.unwrap();
+        sqlx::query("ALTER TABLE files RENAME TO away").execute(&mut by_hand).await.unwrap();
+
+        let blobs = BlobStore::open(&format!("file://{}/blobs", dir.path().display())).unwrap();
+        let jobs = Jobs::new(reads, blobs);
+        let expanding = tokio::spawn(async move { jobs.expand(job, 0, 2).await });
+        tokio::time::sleep(Duration::from_millis(300)).await;
+        sqlx::query("ALTER TABLE away RENAME TO files").execute(&mut by_hand).await.unwrap();
+        let groups = tokio::time::timeout(Duration::from_secs(60), expanding).await.expect("in time");
+        let whole = ExpandedGroup { resources: None, broken: None };
+        assert_eq!(groups.unwrap(), vec![whole; 2]);
+    }
 }

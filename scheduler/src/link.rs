@@ -274,8 +274,9 @@ mod tests {
         let node = NodeId("n".parse().unwrap());
         let incarnation = IncarnationId::from_bits(1);
         let (sender, _receiver) = mpsc::channel(1);
-        let (first, closed) = links.register(&node, incarnation, capacity(), String::new(), sender.clone());
-        let (second, _) = links.register(&node, incarnation, capacity(), String::new(), sender);
+        let (first, closed) =
+            links.register(&node, incarnation, capacity(), About::default(), sender.clone());
+        let (second, _) = links.register(&node, incarnation, capacity(), About::default(), sender);
         assert_eq!(closed.borrow().as_ref().map(|close| close.code), Some("replaced"));
         links.unregister(&node, first);
         assert!(links.connected(&node, incarnation));
@@ -289,7 +290,7 @@ mod tests {
         let node = NodeId("n".parse().unwrap());
         let incarnation = IncarnationId::from_bits(1);
         let (sender, _receiver) = mpsc::channel(1);
-        let (id, closed) = links.register(&node, incarnation, capacity(), String::new(), sender);
+        let (id, closed) = links.register(&node, incarnation, capacity(), About::default(), sender);
         let command = || Command::Expand { job: JobId::from_bits(1), first: 0, count: 1 };
         links.send(&node, incarnation, command());
         links.activate(&node, id);
@@ -304,7 +305,8 @@ mod tests {
         let links = Links::default();
         let node = NodeId("n".parse().unwrap());
         let (sender, _receiver) = mpsc::channel(1);
-        let (id, _) = links.register(&node, IncarnationId::from_bits(1), capacity(), String::new(), sender);
+        let (id, _) =
+            links.register(&node, IncarnationId::from_bits(1), capacity(), About::default(), sender);
         let beat = |load_milli| Measured { load_milli, ..Measured::default() };
         links.beat(&node, id, beat(1));
         assert!(links.take_beats().is_empty(), "not before its attach was applied");

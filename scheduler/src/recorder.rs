@@ -6,8 +6,9 @@
 //! found again when the tables are opened.
 
 mod group;
+mod problem;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -15,17 +16,19 @@ use std::time::{Duration, Instant};
 use blobs::BlobStore;
 use datasets::recorder::FetchError;
 use datasets::table::{Recovery, SealedShard, TableMeta, TableWriter};
+use rollout::state::JobState;
+use rollout::text::shown;
 use rollout::{GroupId, JobId};
 use tokio::runtime::Handle;
 use tokio::sync::{Notify, oneshot};
 use tokio_util::sync::CancellationToken;
 
 use crate::clock;
-use crate::error::Error;
 use crate::health::{HealthBoard, Trouble, chain};
-use crate::inbox::{Inbox, Input, Stopping};
+use crate::inbox::{Inbox, Input, Stopping, UNRECORDED};
 use crate::jobs::{JobFacts, Jobs};
-use crate::store::{ClosedGroup, JobRow, NodeRow, ShardRow};
+use crate::store::{ClosedGroup, NodeRow, ShardRow};
+use problem::RecordError;
 
 /// Groups read and appended together.
 const APPEND_GROUPS_MAX: u32 = 64;
@@ -33,24 +36,10 @@ const BACKOFF_FIRST: Duration = Duration::from_millis(100);
 const BACKOFF_MAX: Duration = Duration::from_secs(5);
 /// The longest wait without a wake-up.
 const IDLE_MAX: Duration = Duration::from_secs(5);
+/// Characters of a problem in a job's reason.
+const PROBLEM_CHARS_MAX: usize = 1024;
 /// Column `rules_hash` of jobs without guard rules: sha256 of `{}`.
 const EMPTY_RULES_HASH: &str = "sha256:44136fa355b3678a1146ad16f7e8649e94fb4fc21fe77e8310c060f61caaff8a";
-
-#[derive(Debug, thiserror::Error)]
-enum RecordError {
-    #[error(transparent)]
-    Store(#[from] Error),
-    #[error("cannot write the tables of job {job} at {}", root.display())]
-    Tables { job: JobId, root: PathBuf, source: datasets::Error },
-    #[error("cannot read the row of group {group}")]
-    Row { group: GroupId, source: crate::rows::RowsError },
-    #[error("job {job} is not stored")]
-    NoJob { job: JobId },
-    #[error("a blocking task ended by a panic")]
-    Panicked(#[from] tokio::task::JoinError),
-    #[error(transparent)]
-    Stopping(#[from] Stopping),
-}
 
 pub(crate) struct Recorder {
     pub jobs: Jobs,
@@ -74,14 +63,34 @@ struct Tables {
     waiting: Vec<GroupId>,
     /// When the first of them was appended.
     waiting_since: Option<Instant>,
+    /// Groups passed over: they cannot be recorded, however often it is tried.
+    unrecorded: u64,
+    /// Why the first of them cannot.
+    first_problem: String,
+    /// What the job's reason says: how many groups, and that nothing else is left.
+    told: (u64, bool),
+}
+
+/// What the recorder has at hand.
+#[derive(Default)]
+struct Books {
+    open: BTreeMap<JobId, Tables>,
+    /// Jobs whose tables cannot be written at all in this life of the scheduler.
+    stuck: BTreeMap<JobId, Stuck>,
+}
+
+struct Stuck {
+    problem: String,
+    /// The job was told to be held.
+    held: bool,
 }
 
 impl Recorder {
     pub(crate) async fn run(self) {
-        let mut open = BTreeMap::new();
+        let mut books = Books::default();
         let mut backoff = BACKOFF_FIRST;
         loop {
-            let wait = match self.work(&mut open).await {
+            let wait = match self.work(&mut books).await {
                 Ok(next) => {
                     self.health.recorder(None);
                     backoff = BACKOFF_FIRST;
@@ -107,17 +116,54 @@ impl Recorder {
 
     /// Writes what there is; says how long nothing is due. A job that fails does not hold up the
     /// others; the first error is told.
-    async fn work(&self, open: &mut BTreeMap<JobId, Tables>) -> Result<Option<Duration>, RecordError> {
+    async fn work(&self, books: &mut Books) -> Result<Option<Duration>, RecordError> {
         let mut next: Option<Duration> = None;
         let mut first_error = None;
-        for job in self.jobs.reads().jobs_to_record().await? {
-            match self.work_on(open, job).await {
+        let jobs: BTreeSet<JobId> = self.jobs.reads().jobs_to_record().await?.into_iter().collect();
+        self.close_final(books, &jobs).await?;
+        for job in jobs {
+            let worked = match books.stuck.contains_key(&job) {
+                true => Ok(None),
+                false => self.work_on(&mut books.open, job).await,
+            };
+            match worked {
                 Ok(due) => next = next.into_iter().chain(due).min(),
                 Err(RecordError::Stopping(stopping)) => return Err(stopping.into()),
+                Err(error) if error.is_permanent() => {
+                    let problem = chain(&error);
+                    tracing::warn!(%job, problem, "the rows of a job cannot be written");
+                    books.open.remove(&job);
+                    self.report(job, false, problem.clone()).await?;
+                    books.stuck.insert(job, Stuck { problem, held: false });
+                }
                 Err(error) => first_error = first_error.or(Some(error)),
+            }
+            if let Some(stuck) = books.stuck.get_mut(&job).filter(|stuck| !stuck.held)
+                && self.all_closed(job).await?
+            {
+                self.report(job, true, stuck.problem.clone()).await?;
+                stuck.held = true;
             }
         }
         first_error.map_or(Ok(next), Err)
+    }
+
+    /// Lets go of jobs that have ended: nothing of them is left to write.
+    async fn close_final(&self, books: &mut Books, to_record: &BTreeSet<JobId>) -> Result<(), RecordError> {
+        books.stuck.retain(|job, _| to_record.contains(job));
+        let idle: Vec<JobId> = books.open.keys().filter(|job| !to_record.contains(job)).copied().collect();
+        for job in idle {
+            if self.jobs.reads().job_state(job).await?.is_none_or(JobState::is_final) {
+                books.open.remove(&job);
+            }
+        }
+        Ok(())
+    }
+
+    /// Puts into the job's reason what cannot be recorded.
+    async fn report(&self, job: JobId, held: bool, problem: String) -> Result<(), RecordError> {
+        let reason = format!("{UNRECORDED}{problem}; it is tried again at the next start");
+        Ok(self.inbox.send(Input::Unrecorded { job, held, reason }).await?)
     }
 
     async fn work_on(
@@ -161,6 +207,9 @@ impl Recorder {
             appended: -1,
             waiting: Vec::new(),
             waiting_since: None,
+            unrecorded: 0,
+            first_problem: String::new(),
+            told: (0, false),
         })
     }
 
@@ -180,37 +229,66 @@ impl Recorder {
         self.tell(job, groups, &recovery.sealed).await
     }
 
-    /// True once every group of the job is sealed.
+    /// True once every group of the job is sealed. A group that cannot be recorded is passed over;
+    /// an error that may pass ends the appending, and what was appended before is sealed in time.
     async fn write(&self, job: JobId, tables: &mut Tables) -> Result<bool, RecordError> {
         // What a full disk left waiting goes first: nothing is added to it meanwhile.
         if tables.writer.as_ref().is_some_and(TableWriter::should_seal) {
             self.seal(job, tables).await?;
         }
+        let appended = self.append_closed(job, tables).await;
+        if tables.writer.is_none() {
+            // A panic took it: opened anew at the next try.
+            return appended.map(|()| false);
+        }
+        let ended = self.all_closed(job).await?;
+        if !tables.waiting.is_empty() && (ended || tables.due() == Some(Duration::ZERO)) {
+            self.seal(job, tables).await?;
+        }
+        appended?;
+        let done = ended && tables.waiting.is_empty();
+        let told = (tables.unrecorded, done);
+        if tables.unrecorded > 0 && tables.told != told {
+            let more = match tables.unrecorded {
+                1 => String::new(),
+                count => format!(" (and {} more groups)", count - 1),
+            };
+            self.report(job, done, format!("{}{more}", tables.first_problem)).await?;
+            tables.told = told;
+        }
+        Ok(done && tables.unrecorded == 0)
+    }
+
+    async fn append_closed(&self, job: JobId, tables: &mut Tables) -> Result<(), RecordError> {
         let nodes = Arc::new(self.jobs.reads().nodes().await?);
         loop {
             let closed = self.jobs.reads().closed_groups(job, tables.appended, APPEND_GROUPS_MAX).await?;
             let full = closed.len() == APPEND_GROUPS_MAX as usize;
             for group in closed {
-                self.append(tables, group, nodes.clone()).await?;
+                let mut appended = self.append(tables, group.clone(), nodes.clone()).await;
+                if appended.as_ref().is_err_and(RecordError::is_full) {
+                    self.seal(job, tables).await?;
+                    appended = self.append(tables, group.clone(), nodes.clone()).await;
+                }
+                match appended {
+                    Ok(()) => {}
+                    Err(error) if error.is_permanent() => tables.pass_over(&group, &error),
+                    Err(error) => return Err(error),
+                }
                 if tables.writer.as_ref().is_some_and(TableWriter::should_seal) {
                     self.seal(job, tables).await?;
                 }
             }
             if !full {
-                break;
+                return Ok(());
             }
         }
-        let row = self.jobs.reads().job(job).await?.ok_or(RecordError::NoJob { job })?;
-        let ended = self.all_closed(&row).await?;
-        if !tables.waiting.is_empty() && (ended || tables.due() == Some(Duration::ZERO)) {
-            self.seal(job, tables).await?;
-        }
-        Ok(ended && tables.waiting.is_empty())
     }
 
     /// No group of the job will close later.
-    async fn all_closed(&self, row: &JobRow) -> Result<bool, RecordError> {
+    async fn all_closed(&self, job: JobId) -> Result<bool, RecordError> {
         use rollout::state::JobState::{Cancelled, Cancelling, Finished};
+        let row = self.jobs.reads().job(job).await?.ok_or(RecordError::NoJob { job })?;
         let admitted_all =
             row.next_group == row.groups_total || matches!(row.state, Cancelling | Cancelled | Finished);
         let (closed, admitted) = self.jobs.reads().closed_of_admitted(row.job).await?;
@@ -289,6 +367,18 @@ impl Recorder {
 }
 
 impl Tables {
+    /// Goes on without a group that cannot be recorded. It stays closed and not sealed in the
+    /// store, so nothing of it is lost.
+    fn pass_over(&mut self, closed: &ClosedGroup, error: &RecordError) {
+        let problem = format!("group {} cannot be recorded: {}", closed.group, chain(error));
+        tracing::warn!(group = %closed.group, problem, "passing over a closed group");
+        self.appended = closed.seq;
+        self.unrecorded += 1;
+        if self.first_problem.is_empty() {
+            self.first_problem = shown(&problem, PROBLEM_CHARS_MAX);
+        }
+    }
+
     /// Time until what waits must be sealed by the plan's `flush`.
     fn due(&self) -> Option<Duration> {
         let flush = Duration::from_millis(self.facts.plan.output.shard.flush.0);

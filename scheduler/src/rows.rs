@@ -24,6 +24,17 @@ pub enum RowsError {
     NoSuchRow { index: u32 },
 }
 
+impl RowsError {
+    /// Reading again gives the same answer.
+    pub const fn is_permanent(&self) -> bool {
+        match self {
+            Self::NotSent { .. } | Self::BlobMissing { .. } | Self::NoSuchRow { .. } => true,
+            Self::Blob { .. } => false,
+            Self::File { source, .. } => !matches!(source, RowError::Io { .. }),
+        }
+    }
+}
+
 #[derive(Debug)]
 pub enum TaskRows {
     /// They are in the plan.

@@ -176,7 +176,11 @@ async fn restore(jobs: &Jobs, deadlines: &mut Deadlines, now: Now) -> Result<Sna
         let facts = jobs.of(&row).await?;
         deadlines.add(row.job, facts.plan.timeout, row.created_at, now);
         let plan = facts.plan.clone();
-        let expand = |index| Ok(facts.expanded_or_broken(index));
+        // A row that cannot be read now stops the start, which can be tried again; to call its
+        // group broken would throw away what its rollouts have done.
+        let expand = |index| {
+            facts.expanded(index).map_err(|source| Error::Rows { job: row.job, source: Box::new(source) })
+        };
         snapshot.jobs.push(jobs.reads().job_snapshot(&row, plan, expand).await?);
     }
     Ok(snapshot)

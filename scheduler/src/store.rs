@@ -47,13 +47,18 @@ macro_rules! statement {
 pub(crate) use statement;
 
 pub(crate) fn failed(doing: &'static str) -> impl FnOnce(sqlx::Error) -> crate::Error {
-    move |source| {
-        // 13 = SQLITE_FULL. The primary code is the low byte of the extended one.
-        let full = source
-            .as_database_error()
-            .and_then(|e| e.code())
-            .and_then(|code| code.parse::<i64>().ok())
-            .is_some_and(|code| code & 0xff == 13);
-        if full { crate::Error::StoreFull { doing, source } } else { crate::Error::Store { doing, source } }
+    move |source| match primary_code(&source) {
+        Some(SQLITE_FULL) => crate::Error::StoreFull { doing, source },
+        _ => crate::Error::Store { doing, source },
     }
+}
+
+const SQLITE_CORRUPT: i64 = 11;
+const SQLITE_FULL: i64 = 13;
+const SQLITE_NOTADB: i64 = 26;
+
+/// SQLite's own code of an error: the low byte of the extended one.
+fn primary_code(error: &sqlx::Error) -> Option<i64> {
+    let code = error.as_database_error()?.code()?.parse::<i64>().ok()?;
+    Some(code & 0xff)
 }

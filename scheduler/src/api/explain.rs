@@ -6,6 +6,7 @@ use scheduler_core::ExplainTarget;
 
 use super::rollouts::step_index;
 use super::{ApiError, JobsService};
+use crate::inbox::UNRECORDED;
 
 pub(super) async fn explain(service: &JobsService, text: &str) -> Result<v1::ExplainReply, ApiError> {
     let target = target(service, text).await?;
@@ -13,8 +14,14 @@ pub(super) async fn explain(service: &JobsService, text: &str) -> Result<v1::Exp
     let mut lines = service.health.now().sentences();
     let facts = match explanation {
         Some(explanation) => {
+            let mut facts: Vec<_> = explanation.facts.iter().map(|fact| serde_json::json!(fact)).collect();
+            // The recorder's part of the reason is the store's: the core does not know it.
+            if let Some(line) = unrecorded(service, target).await? {
+                facts.insert(0, serde_json::json!({ "code": "unrecorded", "text": line }));
+                lines.push(line);
+            }
             lines.extend(explanation.lines);
-            serde_json::json!(explanation.facts)
+            serde_json::Value::Array(facts)
         }
         None => {
             let line = stored(service, target).await?;
@@ -25,6 +32,13 @@ pub(super) async fn explain(service: &JobsService, text: &str) -> Result<v1::Exp
     };
     let json = serde_json::json!({ "lines": lines, "facts": facts }).to_string();
     Ok(v1::ExplainReply { lines, json })
+}
+
+/// What the stored reason of a job says of rows that cannot be written.
+async fn unrecorded(service: &JobsService, target: ExplainTarget) -> Result<Option<String>, ApiError> {
+    let ExplainTarget::Job(job) = target else { return Ok(None) };
+    let row = service.reads.job(job).await?;
+    Ok(row.and_then(|row| row.reason.find(UNRECORDED).map(|at| row.reason[at..].to_owned())))
 }
 
 /// A job, a rollout, or `rollout/step`, that exists.

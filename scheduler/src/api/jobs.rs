@@ -102,7 +102,7 @@ impl Watching {
                     () = tokio::time::sleep_until(due_at) => break,
                     changed = commits.changed() => if changed.is_err() { return Ok(()) },
                 }
-                if self.row().await?.state.is_final() {
+                if self.state().await?.is_final() {
                     break;
                 }
                 tokio::time::sleep(WATCH_PAUSE).await;
@@ -110,6 +110,11 @@ impl Watching {
             let job = message(&self.service, self.row().await?).await?;
             next = Some(job).filter(|job| *job != shown);
         }
+    }
+
+    async fn state(&self) -> Result<JobState, ApiError> {
+        let state = self.service.reads.job_state(self.job).await?;
+        state.ok_or_else(|| ApiError::not_found("job", &self.job.to_string()))
     }
 
     async fn row(&self) -> Result<JobRow, ApiError> {

@@ -156,7 +156,6 @@ impl Reporter {
 
 #[cfg(test)]
 mod tests {
-    use super::About;
     use super::*;
 
     fn hello() -> v1::Hello {

@@ -10,7 +10,8 @@ use sqlx::sqlite::{
 use sqlx::{ConnectOptions, Connection, Row};
 
 use super::writer::{CommitHook, Writer};
-use super::{BUSY_TIMEOUT, READERS_MAX, Reads, failed, statement};
+use super::{BUSY_TIMEOUT, READERS_MAX, Reads, SQLITE_CORRUPT, SQLITE_NOTADB};
+use super::{failed, primary_code, statement};
 use crate::error::Error;
 
 pub const DATABASE_FILE: &str = "yard.db";
@@ -87,14 +88,22 @@ async fn inspect(path: &Path) -> Result<(), Error> {
         connection.close().await?;
         Ok::<_, sqlx::Error>((id, tables, verdict))
     };
-    let (id, tables, verdict) = look.await.map_err(|error| match error.as_database_error() {
-        Some(error) => damaged(error.message().to_owned()),
-        None => failed("inspecting the database")(error),
-    })?;
+    let (id, tables, verdict) = look.await.map_err(|error| looked(path, error))?;
     if id != APPLICATION_ID && tables > 0 {
         return Err(damaged(format!("its application id is {id}, not {APPLICATION_ID}")));
     }
     if verdict == "ok" { Ok(()) } else { Err(damaged(verdict)) }
+}
+
+/// Only what SQLite says of the bytes makes a database damaged. A full disk, a wrong owner or a
+/// lock held by another process is no reason to move a sound file aside.
+fn looked(path: &Path, error: sqlx::Error) -> Error {
+    match primary_code(&error) {
+        Some(SQLITE_CORRUPT | SQLITE_NOTADB) => {
+            Error::DatabaseCorrupt { path: path.to_owned(), problem: error.to_string() }
+        }
+        _ => failed("inspecting the database")(error),
+    }
 }
 
 async fn migrate(path: &Path, connection: &mut SqliteConnection) -> Result<(), Error> {
@@ -184,5 +193,33 @@ mod tests {
         drop(first);
         let (second, _r, same_yard) = open(dir.path(), None).await.unwrap();
         assert_eq!((second.epoch(), same_yard), (epoch + 1, yard));
+    }
+
+    #[tokio::test]
+    async fn a_full_disk_met_while_looking_is_not_called_damage() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join(DATABASE_FILE);
+        let options = SqliteConnectOptions::new().filename(&path).create_if_missing(true);
+        let mut small = SqliteConnection::connect_with(&options).await.unwrap();
+        sqlx::query("PRAGMA max_page_count = 1").execute(&mut small).await.unwrap();
+        let full = sqlx::query("CREATE TABLE t AS SELECT zeroblob(100000)").execute(&mut small).await;
+        let refused = looked(&path, full.unwrap_err());
+        assert_eq!(refused.code(), "store_full", "{refused:?}");
+        assert_eq!(refused.hint(), Some("free space on the file system of the data directory"));
+    }
+
+    #[tokio::test]
+    async fn a_database_that_cannot_be_opened_is_not_called_damaged() {
+        let dir = tempfile::tempdir().unwrap();
+        drop(open(dir.path(), None).await.unwrap());
+        // What a wrong owner or mode does, and works for root too: the log is no file.
+        let log = dir.path().join("yard.db-wal");
+        if log.exists() {
+            std::fs::remove_file(&log).unwrap();
+        }
+        std::fs::create_dir(&log).unwrap();
+        let refused = open(dir.path(), None).await.unwrap_err();
+        assert_eq!(refused.code(), "store_failed", "{refused:?}");
+        assert!(refused.hint().is_some_and(|hint| !hint.contains("aside")), "{:?}", refused.hint());
     }
 }

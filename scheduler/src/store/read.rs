@@ -161,6 +161,26 @@ impl Reads {
         found.as_ref().map(job_row).transpose()
     }
 
+    /// The state alone: a job's document may be large, and this is asked often.
+    pub async fn job_state(&self, job: JobId) -> Result<Option<JobState>, Error> {
+        let found = sqlx::query(statement!("common/job_state"))
+            .bind(job.to_string())
+            .fetch_optional(&self.pool)
+            .await
+            .map_err(failed("finding the state of a job"))?;
+        let state = |row: &SqliteRow| {
+            row::word(
+                "jobs",
+                "state",
+                &job,
+                row::text(row, "jobs", "state", &job)?,
+                &JOB_STATES,
+                JobState::as_str,
+            )
+        };
+        found.as_ref().map(state).transpose()
+    }
+
     pub async fn job_by_key(&self, idempotency_key: &str) -> Result<Option<JobRow>, Error> {
         let found = sqlx::query(statement!("common/find_job_by_key"))
             .bind(idempotency_key)

@@ -12,6 +12,21 @@ use sqlx::{AssertSqlSafe, Connection};
 use crate::executor::{Behaviour, Executor};
 use crate::yard::{HANG, HELLO_ROLLOUTS, Yard, code, finished, hello};
 
+/// Polls a job until it is in `state`.
+async fn in_state(yard: &Yard, job: &str, state: &str) -> v1::Job {
+    let mut client = yard.client().await;
+    let wait = async {
+        loop {
+            let found = client.get(v1::GetRequest { job: job.to_owned() }).await.unwrap().into_inner();
+            if found.state == state {
+                return found;
+            }
+            tokio::time::sleep(std::time::Duration::from_millis(5)).await;
+        }
+    };
+    tokio::time::timeout(HANG, wait).await.unwrap_or_else(|_| panic!("job {job} never was {state}"))
+}
+
 /// Every commit fails once at this point, then goes through.
 fn every_commit_fails_once(point: CommitPoint) -> CommitHook {
     let failed = std::sync::Mutex::new(std::collections::BTreeSet::new());
@@ -201,4 +216,39 @@ async fn a_row_that_contradicts_its_type_stops_the_start_and_is_named() {
     assert!(["`jobs`", "`state`", &job.id, "dancing"].iter().all(|part| text.contains(part)), "{text}");
     by_hand(&yard, "UPDATE jobs SET state = 'running'").await;
     yard.start().await.stop().await;
+}
+
+#[tokio::test]
+async fn a_group_that_cannot_be_recorded_is_named_and_holds_its_job_while_the_others_are_recorded() {
+    let dir = tempfile::tempdir().unwrap();
+    let yard = Yard::new(dir.path());
+    let running = yard.start().await;
+    // The first group closes with more valid members than it has: no row can say so.
+    let impossible = "CREATE TRIGGER impossible AFTER UPDATE OF closed_seq ON groups WHEN NEW.group_index = 0 \
+        BEGIN UPDATE groups SET closed_valid = 99 WHERE job = NEW.job AND group_index = 0; END";
+    by_hand(&yard, impossible).await;
+    let _executor = Executor::attach(&yard, Behaviour::default());
+    let job = yard.client().await.submit(hello(&yard, "a")).await.unwrap().into_inner().job.unwrap().id;
+    let held = in_state(&yard, &job, "held").await;
+    let named = |text: &str| text.contains(&format!("{job}-g0")) && text.contains("group_valid is 99");
+    assert!(named(&held.reason), "{}", held.reason);
+    assert_eq!(held.counts.unwrap().groups_sealed, 1);
+    let summary = yard.summary(&job);
+    assert_eq!((summary.groups, summary.trajectories), (1, HELLO_ROLLOUTS / 2));
+    let explain = v1::ExplainRequest { target: job.clone() };
+    let lines = yard.client().await.explain(explain).await.unwrap().into_inner().lines;
+    assert!(lines.iter().any(|line| named(line)), "{lines:?}");
+    // It is no trouble of the yard: other jobs go on to their end.
+    by_hand(&yard, "DROP TRIGGER impossible").await;
+    let mut other = hello(&yard, "b");
+    other.document.push_str("# another\n");
+    let other = yard.client().await.submit(other).await.unwrap().into_inner().job.unwrap();
+    assert_eq!(finished(&yard, &other.id).await.counts.unwrap().groups_sealed, 2);
+    running.stop().await;
+    // The next start tries again: a group that can be recorded by then ends the job.
+    by_hand(&yard, "UPDATE groups SET closed_valid = 4").await;
+    let running = yard.start().await;
+    assert_eq!(finished(&yard, &job).await.state, "finished");
+    assert_eq!(yard.summary(&job).trajectories, HELLO_ROLLOUTS);
+    running.stop().await;
 }
