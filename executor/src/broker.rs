@@ -1,7 +1,7 @@
 //! The broker: a small process that makes and ends sandboxes for one executor.
 //!
 //! A child inherits every descriptor and a copy of the mount table of its parent, so the parent of
-//! sandboxes is not the executor but this: two threads, few descriptors, few mounts, no tokio. It
+//! sandboxes is not the executor but this: few threads, few descriptors, few mounts, no tokio. It
 //! is the same executable, started again under another name. It outlives its executor just long
 //! enough to destroy what it made, however the executor ended; if the broker dies, the kernel
 //! kills every init it started.
@@ -11,6 +11,7 @@
 mod child;
 pub mod client;
 mod device_tree;
+mod networks;
 pub mod protocol;
 pub(crate) mod provision;
 pub(crate) mod ranges;

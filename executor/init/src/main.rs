@@ -4,12 +4,13 @@
 //! It starts with its channel at descriptor 3, four capabilities in its own user namespace
 //! (SETUID, SETGID, KILL, SETPCAP), no_new_privs and every filter already in force.
 
+#![no_main]
+
 mod process;
 
 use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
-use std::process::ExitCode;
 
 use sandbox_init::message::{BODY_MAX, Event, MESSAGE_MAX, Request, Spawn, Stage};
 use sandbox_init::{CHANNEL_FD, packet};
@@ -17,17 +18,20 @@ use sandbox_init::{CHANNEL_FD, packet};
 /// Processes started by request and alive at once. Past it a spawn is refused with EAGAIN.
 const PROCESSES_MAX: usize = 4096;
 
-fn main() -> ExitCode {
+/// The C library calls this: what Rust would do before its own `main` is for programs with
+/// threads and standard streams, and each sandbox would wait for it.
+#[unsafe(no_mangle)]
+pub extern "C" fn main() -> libc::c_int {
     // SAFETY: prctl with these arguments touches no memory.
     let hidden = unsafe { libc::prctl(libc::PR_SET_DUMPABLE, 0, 0, 0, 0) };
     if hidden != 0 {
-        return ExitCode::from(2);
+        return 2;
     }
     // SAFETY: the executor's side put the channel here before exec; nothing else owns it.
     let channel = unsafe { OwnedFd::from_raw_fd(CHANNEL_FD) };
     match Init::new(channel).and_then(|mut init| init.serve()) {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(_) => ExitCode::from(3),
+        Ok(()) => 0,
+        Err(_) => 3,
     }
 }
 

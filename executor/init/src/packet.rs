@@ -15,6 +15,11 @@ struct Control([u8; 64]);
 
 const _: () = assert!(FDS_MAX * size_of::<RawFd>() + 16 <= 64);
 
+/// Lengths in headers are `u32` in one C library and `usize` in another. Those here fit in both.
+fn fit<A: TryInto<B>, B: Default>(len: A) -> B {
+    len.try_into().unwrap_or_default()
+}
+
 /// Both ends of a fresh SEQPACKET pair, closed on exec.
 pub fn pair() -> io::Result<(OwnedFd, OwnedFd)> {
     let mut fds = [-1; 2];
@@ -46,11 +51,11 @@ pub fn send(socket: BorrowedFd<'_>, bytes: &[u8], fds: &[RawFd], flags: i32) -> 
         // first header exists and its data has room for `fds`.
         unsafe {
             header.msg_control = (&raw mut control).cast();
-            header.msg_controllen = libc::CMSG_SPACE(len) as usize;
+            header.msg_controllen = fit(libc::CMSG_SPACE(len));
             let first = libc::CMSG_FIRSTHDR(&raw const header);
             (*first).cmsg_level = libc::SOL_SOCKET;
             (*first).cmsg_type = libc::SCM_RIGHTS;
-            (*first).cmsg_len = libc::CMSG_LEN(len) as usize;
+            (*first).cmsg_len = fit(libc::CMSG_LEN(len));
             ptr::copy_nonoverlapping(fds.as_ptr().cast::<u8>(), libc::CMSG_DATA(first), len as usize);
         }
     }
@@ -85,7 +90,7 @@ pub fn receive_into(socket: BorrowedFd<'_>, buffer: &mut [u8], flags: i32) -> io
     header.msg_iov = &raw mut part;
     header.msg_iovlen = 1;
     header.msg_control = (&raw mut control).cast();
-    header.msg_controllen = size_of::<Control>();
+    header.msg_controllen = fit(size_of::<Control>());
     let len = loop {
         // SAFETY: header, part and control outlive the call and state their true sizes.
         let got =
@@ -109,7 +114,7 @@ pub fn receive_into(socket: BorrowedFd<'_>, buffer: &mut [u8], flags: i32) -> io
             && (*first).cmsg_level == libc::SOL_SOCKET
             && (*first).cmsg_type == libc::SCM_RIGHTS
         {
-            let bytes = (*first).cmsg_len - libc::CMSG_LEN(0) as usize;
+            let bytes: usize = fit::<_, usize>((*first).cmsg_len) - fit::<_, usize>(libc::CMSG_LEN(0));
             let data = libc::CMSG_DATA(first).cast::<RawFd>();
             for (at, slot) in fds.iter_mut().enumerate().take(bytes / size_of::<RawFd>()) {
                 *slot = Some(OwnedFd::from_raw_fd(ptr::read_unaligned(data.add(at))));

@@ -122,7 +122,7 @@ fn prepare(spawn: &Spawn, program: &Program, stdout: RawFd, stderr: RawFd) -> Re
     // them keeps a pointer.
     unsafe {
         check(Stage::Session, libc::setsid())?;
-        // std ignores SIGPIPE, the broker the signals of a terminal, and init blocks SIGCHLD: a
+        // The broker ignores SIGPIPE and the signals of a terminal, and init blocks SIGCHLD: a
         // program expects none of it.
         for signal in 1..libc::SIGRTMIN() {
             libc::signal(signal, libc::SIG_DFL);
@@ -154,11 +154,15 @@ fn prepare(spawn: &Spawn, program: &Program, stdout: RawFd, stderr: RawFd) -> Re
         // The bounding set first (it needs SETPCAP), so that root in the sandbox regains nothing
         // at exec either; then the user; then what root would have kept.
         for capability in 0..=63 {
-            if libc::prctl(libc::PR_CAPBSET_DROP, capability, 0, 0, 0) < 0 {
-                if errno() == libc::EINVAL {
-                    break;
+            // Init lacks most already; to look is far cheaper than to drop again.
+            match libc::prctl(libc::PR_CAPBSET_READ, capability, 0, 0, 0) {
+                0 => {}
+                1 => {
+                    let dropped = libc::prctl(libc::PR_CAPBSET_DROP, capability, 0, 0, 0);
+                    check(Stage::Capabilities, dropped)?;
                 }
-                return Err((Stage::Capabilities, errno()));
+                _ if errno() == libc::EINVAL => break,
+                _ => return Err((Stage::Capabilities, errno())),
             }
         }
         check(Stage::Groups, libc::setgroups(0, std::ptr::null()))?;

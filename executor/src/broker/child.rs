@@ -12,14 +12,15 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use sandbox_init::{CHANNEL_FD, packet};
 
 use super::INIT_ID;
-use super::device_tree::{MASK_DIR, MASK_FILE};
+use super::device_tree::Mask;
 use super::protocol::Step;
+use crate::host::cgroup::JOINS_MAX;
 use crate::host::mounts::{self, Context};
 use crate::host::{capabilities, landlock, open, seccomp};
 
 /// Where the child keeps what it needs, right above the channel.
 const INIT_FD: RawFd = CHANNEL_FD + 1;
-const REPORT_FD: RawFd = CHANNEL_FD + 2;
+const JOINS_FD: RawFd = CHANNEL_FD + 2;
 /// Copies are made from here up before they go to their places, so none hits another.
 const COPIES_FROM: RawFd = 64;
 
@@ -34,17 +35,18 @@ pub const HANDED_USR: usize = 3;
 pub struct Plan<'a> {
     pub channel: BorrowedFd<'a>,
     pub init: BorrowedFd<'a>,
-    pub report: BorrowedFd<'a>,
+    /// Of each v1 hierarchy, where the child moves itself into its leaf.
+    pub joins: &'a [OwnedFd],
     pub hostname: &'a CStr,
     /// `size=` of /dev/shm.
     pub shm_size: &'a CStr,
-    pub masked: &'a [(&'static CStr, &'static CStr)],
+    pub masked: &'a [Mask],
     pub filter: &'a [libc::sock_filter],
     pub landlock_abi: Option<u32>,
     pub fail_after: Option<Step>,
 }
 
-/// Never returns: init runs, or the parent reads from `report` what failed.
+/// Never returns: init runs, or the parent reads from the channel what failed.
 pub fn run(plan: &Plan<'_>) -> ! {
     let (step, error) = match enter(plan) {
         Err(failed) => failed,
@@ -54,8 +56,8 @@ pub fn run(plan: &Plan<'_>) -> ! {
     bytes[0] = step as u8;
     bytes[1..].copy_from_slice(&error.raw_os_error().unwrap_or(libc::EIO).to_le_bytes());
     // SAFETY: if the descriptor is not open the send fails and the parent sees the end instead.
-    let report = unsafe { BorrowedFd::borrow_raw(REPORT_FD) };
-    let _ = packet::send(report, &bytes, &[], 0);
+    let channel = unsafe { BorrowedFd::borrow_raw(CHANNEL_FD) };
+    let _ = packet::send(channel, &bytes, &[], 0);
     // SAFETY: ends the child at once, running nothing of the parent's.
     unsafe { libc::_exit(1) }
 }
@@ -70,9 +72,9 @@ fn enter(plan: &Plan<'_>) -> Result<(), Failed> {
     };
     done(Step::Credentials, keep_only_needed(plan))?;
     // SAFETY: `keep_only_needed` put an open descriptor there, which lives until exec.
-    let report = unsafe { BorrowedFd::borrow_raw(REPORT_FD) };
+    let channel = unsafe { BorrowedFd::borrow_raw(CHANNEL_FD) };
 
-    let mut handed = match packet::receive_into(report, &mut [0; 1], 0) {
+    let mut handed = match packet::receive_into(channel, &mut [0; 1], 0) {
         Ok(received) if received.len > 0 => received.fds,
         // The parent gave up or died.
         Ok(_) => return Err((Step::HandIn, io::Error::from_raw_os_error(libc::EPIPE))),
@@ -101,13 +103,7 @@ fn enter(plan: &Plan<'_>) -> Result<(), Failed> {
     }
     done(Step::Pivot, mounts::pivot(root.as_fd()))?;
     drop((root, proc, dev, masks));
-
-    // The parent has put us into every cgroup when this arrives.
-    match packet::receive_into(report, &mut [0; 1], 0) {
-        Ok(received) if received.len > 0 => {}
-        Ok(_) => return Err((Step::Release, io::Error::from_raw_os_error(libc::EPIPE))),
-        Err(error) => return Err((Step::Release, error)),
-    }
+    done(Step::Attach, join_cgroups(plan.joins.len()))?;
     done(Step::Names, take_names(plan.hostname))?;
     done(Step::Stdio, null_stdio())?;
     done(Step::Privileges, drop_privileges())?;
@@ -132,28 +128,30 @@ fn enter(plan: &Plan<'_>) -> Result<(), Failed> {
     Ok(())
 }
 
-/// Puts channel, init and report at their numbers and closes everything else: the broker's
-/// socket, cgroups and the ends of other sandboxes are gone before anything else happens.
+/// Puts channel, init and joins at their numbers and closes everything else: the broker's socket,
+/// the cgroup parents and the ends of other sandboxes are gone before anything else happens.
 fn keep_only_needed(plan: &Plan<'_>) -> io::Result<()> {
-    let mut copies = [-1; 3];
-    for (copy, fd) in copies.iter_mut().zip([plan.channel, plan.init, plan.report]) {
+    let mut copies = [-1; 2 + JOINS_MAX];
+    let joins = plan.joins.iter().map(AsFd::as_fd);
+    for (copy, fd) in copies.iter_mut().zip([plan.channel, plan.init].into_iter().chain(joins)) {
         // SAFETY: makes a descriptor that this function alone uses.
         *copy = unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_DUPFD_CLOEXEC, COPIES_FROM) };
         if *copy < 0 {
             return Err(io::Error::last_os_error());
         }
     }
-    let places = [(CHANNEL_FD, 0), (INIT_FD, libc::O_CLOEXEC), (REPORT_FD, libc::O_CLOEXEC)];
     // SAFETY: the child owns its copy of the descriptor table; owners in the copied memory of the
     // parent's frames are never dropped here, since this process execs or exits.
     unsafe {
-        for (copy, (place, flags)) in copies.into_iter().zip(places) {
+        let mut place = CHANNEL_FD;
+        for copy in copies.into_iter().filter(|copy| *copy >= 0) {
+            let flags = if place == CHANNEL_FD { 0 } else { libc::O_CLOEXEC };
             if libc::dup3(copy, place, flags) < 0 {
                 return Err(io::Error::last_os_error());
             }
+            place += 1;
         }
-        for (first, last) in [(0, CHANNEL_FD.cast_unsigned() - 1), (REPORT_FD.cast_unsigned() + 1, u32::MAX)]
-        {
+        for (first, last) in [(0, CHANNEL_FD.cast_unsigned() - 1), (place.cast_unsigned(), u32::MAX)] {
             if libc::syscall(libc::SYS_close_range, first, last, 0) < 0 {
                 return Err(io::Error::last_os_error());
             }
@@ -210,20 +208,15 @@ fn mount_proc(root: BorrowedFd<'_>, masks: BorrowedFd<'_>) -> io::Result<OwnedFd
     Ok(proc)
 }
 
-fn mask(
-    proc: BorrowedFd<'_>,
-    masks: BorrowedFd<'_>,
-    masked: &[(&'static CStr, &'static CStr)],
-) -> io::Result<()> {
+fn mask(proc: BorrowedFd<'_>, masks: BorrowedFd<'_>, masked: &[Mask]) -> io::Result<()> {
     let settings = mounts::clone_tree(proc, c"sys")?;
     mounts::set_attributes(settings.as_fd(), mounts::READ_ONLY, None)?;
     mounts::attach(settings.as_fd(), proc, c"sys")?;
-    for (path, kind) in masked {
-        debug_assert!(*kind == MASK_FILE || *kind == MASK_DIR);
-        let cover = mounts::clone_tree(masks, kind)?;
-        mounts::attach(cover.as_fd(), proc, path)?;
-    }
-    Ok(())
+    // From the masks, `..` leads to the root and from there `proc` to what lies over the masks:
+    // one call for each where descriptors would take three. Nobody else is in this namespace yet.
+    // SAFETY: no memory involved.
+    result(unsafe { libc::fchdir(masks.as_raw_fd()) })?;
+    masked.iter().try_for_each(|mask| mounts::bind(mask.cover, &mask.place))
 }
 
 fn mount_dev(root: BorrowedFd<'_>, dev: BorrowedFd<'_>, shm_size: &CStr) -> io::Result<()> {
@@ -238,6 +231,21 @@ fn mount_dev(root: BorrowedFd<'_>, dev: BorrowedFd<'_>, shm_size: &CStr) -> io::
     shared.string(c"size", shm_size)?;
     let shared = shared.mount(mounts::NO_SUID | mounts::NO_DEV)?;
     mounts::attach(shared.as_fd(), dev, c"shm")
+}
+
+/// Whoever moves itself, and alone, takes no lock that every fork of the host waits for.
+fn join_cgroups(joins: usize) -> io::Result<()> {
+    for place in (JOINS_FD..).take(joins) {
+        // SAFETY: `keep_only_needed` put an open descriptor there; one byte is written from a
+        // constant. Closing it gives up the last way to the leaf.
+        unsafe {
+            if libc::write(place, c"0".as_ptr().cast(), 1) < 0 {
+                return Err(io::Error::last_os_error());
+            }
+            libc::close(place);
+        }
+    }
+    Ok(())
 }
 
 fn take_names(hostname: &CStr) -> io::Result<()> {
@@ -261,7 +269,7 @@ fn null_stdio() -> io::Result<()> {
 }
 
 /// A change of user clears it: to be called after each. If the parent's thread ended before this,
-/// the report socket has ended too, and the next receive, or init's channel, sees it.
+/// the channel has ended too, and init sees it.
 fn die_with_parent() -> io::Result<()> {
     // SAFETY: no memory involved.
     result(unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL, 0, 0, 0) })
@@ -277,7 +285,7 @@ fn drop_privileges() -> io::Result<()> {
     capabilities::keep_only(capabilities::OF_INIT)
 }
 
-/// The parent's side: what a child reported. None = it sent nothing and closed.
+/// The parent's side: what a child reported. None = no report, which no event of init resembles.
 pub fn failure(bytes: &[u8]) -> Option<(Step, i32)> {
     let (step, errno) = bytes.split_first()?;
     Some((Step::from_byte(*step)?, i32::from_le_bytes(errno.try_into().ok()?)))

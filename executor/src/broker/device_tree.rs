@@ -1,7 +1,7 @@
 //! Trees that are made once and shared read-only by every sandbox: /dev and what lies over the
 //! masked files of /proc.
 
-use std::ffi::CStr;
+use std::ffi::{CStr, CString};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 
@@ -26,8 +26,16 @@ const LINKS: [(&CStr, &CStr); 5] = [
 ];
 
 /// An empty file and an empty directory, to lie over others.
-pub const MASK_FILE: &CStr = c"file";
-pub const MASK_DIR: &CStr = c"dir";
+const MASK_FILE: &CStr = c"file";
+const MASK_DIR: &CStr = c"dir";
+
+/// What lies over a file or directory of /proc. Both paths start at the masks, while those lie
+/// beneath /proc.
+#[derive(Debug)]
+pub struct Mask {
+    pub cover: &'static CStr,
+    pub place: CString,
+}
 
 fn small_tmpfs() -> io::Result<OwnedFd> {
     let context = Context::open(c"tmpfs")?;
@@ -98,10 +106,17 @@ const MASKED_FILES: [&CStr; 20] = [
 ];
 const MASKED_DIRS: [&CStr; 5] = [c"acpi", c"asound", c"scsi", c"fs", c"irq"];
 
-/// The masked paths that this kernel has: file or directory.
-pub fn masked_paths(proc: std::os::fd::BorrowedFd<'_>) -> Vec<(&'static CStr, &'static CStr)> {
+/// The masks of those that this kernel has.
+pub fn masked(proc: std::os::fd::BorrowedFd<'_>) -> io::Result<Vec<Mask>> {
     let files = MASKED_FILES.map(|path| (path, MASK_FILE));
     let dirs = MASKED_DIRS.map(|path| (path, MASK_DIR));
-    let present = |(path, _): &(&CStr, &CStr)| open::at(proc, path, libc::O_PATH).is_ok();
-    files.into_iter().chain(dirs).filter(present).collect()
+    files
+        .into_iter()
+        .chain(dirs)
+        .filter(|(path, _)| open::at(proc, path, libc::O_PATH).is_ok())
+        .map(|(path, cover)| {
+            let place = CString::new([b"../proc/", path.to_bytes()].concat())?;
+            Ok(Mask { cover, place })
+        })
+        .collect()
 }

@@ -11,9 +11,11 @@ use std::process::{Command, Stdio};
 
 use rollout::Bytes;
 use rollout::quantity::TMPFS_DISK_MAX;
+use sandbox_init::message::Event;
 use sandbox_init::packet;
 
 use super::child::{self, Plan};
+use super::networks::Networks;
 use super::protocol::{Create, Created, Failure, Problem, Step};
 use super::ranges::{RANGE_LEN, RANGES_MAX};
 use super::serve::{Broker, lock};
@@ -49,17 +51,28 @@ impl From<io::Error> for Cause {
 
 type Failed = (Step, Cause);
 
+/// A sandbox that serves.
+#[derive(Debug)]
+pub struct Made {
+    pub created: Created,
+    /// For the executor: the channel and the root.
+    pub fds: Vec<OwnedFd>,
+    /// What the overlay was made of. To be closed when nobody waits any more: with each goes a
+    /// mount, and the kernel waits a grace period.
+    pub scaffold: Vec<OwnedFd>,
+}
+
 /// Makes the sandbox, or leaves nothing.
-pub fn create(broker: &Broker, create: &Create) -> Result<(Created, Vec<OwnedFd>), Failure> {
+pub fn create(broker: &Broker, networks: &Networks, create: &Create) -> Result<Made, Failure> {
     // Before anything exists: undoing a second creation would end the first sandbox.
     if !lock(&broker.names).insert(create.id.clone()) {
         return Err(Failure { step: Step::Range, problem: Problem::Errno(libc::EEXIST), left: Vec::new() });
     }
     let mut record = Record::default();
-    match build(broker, create, &mut record) {
-        Ok((created, fds)) => {
+    match build(broker, networks, create, &mut record) {
+        Ok(made) => {
             lock(&broker.records).insert(create.id.clone(), record);
-            Ok((created, fds))
+            Ok(made)
         }
         Err((step, cause)) => {
             let left = teardown(broker, &create.id, &record);
@@ -72,7 +85,7 @@ pub fn create(broker: &Broker, create: &Create) -> Result<(Created, Vec<OwnedFd>
     }
 }
 
-fn build(broker: &Broker, create: &Create, record: &mut Record) -> Result<(Created, Vec<OwnedFd>), Failed> {
+fn build(broker: &Broker, networks: &Networks, create: &Create, record: &mut Record) -> Result<Made, Failed> {
     let at = |step: Step| move |error: io::Error| (step, Cause::Io(error));
     let done = |step: Step| match create.fail_after {
         Some(fail) if fail == step => Err((step, Cause::Io(io::Error::from_raw_os_error(libc::EIO)))),
@@ -86,6 +99,7 @@ fn build(broker: &Broker, create: &Create, record: &mut Record) -> Result<(Creat
     record.id_base = Some(base);
     done(Step::Range)?;
 
+    let network = networks.ask();
     let (disk, memory_disk) = writable(broker, create, record).map_err(|cause| (Step::Disk, cause))?;
     let (upper, work) = upper_dirs(disk.as_fd(), base).map_err(at(Step::Disk))?;
     done(Step::Disk)?;
@@ -94,17 +108,20 @@ fn build(broker: &Broker, create: &Create, record: &mut Record) -> Result<(Creat
     let limits = Limits::new(&create.limit, memory_disk);
     broker.tree.create(&create.id, &limits).map_err(at(Step::Cgroups))?;
     let leaf = broker.tree.leaf(&create.id).map_err(at(Step::Cgroups))?;
+    let joins = broker.tree.joins(&create.id).map_err(at(Step::Cgroups))?;
     done(Step::Cgroups)?;
 
+    let network = network.wait().map_err(at(Step::Network))?;
+    done(Step::Network)?;
+
     let (channel, init_end) = packet::pair().map_err(at(Step::Clone))?;
-    let (report, child_report) = packet::pair().map_err(at(Step::Clone))?;
     let hostname =
         CString::new(create.id.as_str()).map_err(|_| at(Step::Clone)(io::ErrorKind::InvalidInput.into()))?;
     let shm_size = CString::new((create.limit.memory.0 / 2).to_string()).unwrap_or_default();
     let plan = Plan {
         channel: init_end.as_fd(),
         init: broker.init.as_fd(),
-        report: child_report.as_fd(),
+        joins: &joins,
         hostname: &hostname,
         shm_size: &shm_size,
         masked: &broker.masked,
@@ -112,8 +129,9 @@ fn build(broker: &Broker, create: &Create, record: &mut Record) -> Result<(Creat
         landlock_abi: broker.landlock_abi,
         fail_after: create.fail_after,
     };
-    let (pid, _pidfd) = born(broker, &plan, leaf.as_fd(), record, &done)?;
-    drop((init_end, child_report, leaf));
+    let (pid, _pidfd) = born(broker, &plan, network.as_fd(), leaf.as_fd(), record)?;
+    done(Step::Clone)?;
+    drop((network, init_end, joins, leaf));
 
     write_id_maps(broker.proc.as_fd(), pid, base).map_err(at(Step::IdMaps))?;
     done(Step::IdMaps)?;
@@ -136,7 +154,7 @@ fn build(broker: &Broker, create: &Create, record: &mut Record) -> Result<(Creat
     let outside = mounts::clone_tree(root.as_fd(), c"").map_err(at(Step::Overlay))?;
     mounts::set_attributes(outside.as_fd(), mounts::NO_SUID | mounts::NO_DEV | mounts::NO_EXEC, None)
         .map_err(at(Step::Overlay))?;
-    drop((disk, upper, work, lower, userns));
+    drop((upper, work, userns));
     done(Step::Overlay)?;
 
     furnish(root.as_fd(), create, base).map_err(|cause| (Step::MountPoints, cause))?;
@@ -149,32 +167,27 @@ fn build(broker: &Broker, create: &Create, record: &mut Record) -> Result<(Creat
         .flatten()
         .map(AsRawFd::as_raw_fd)
         .collect();
-    if let Err(error) = packet::send(report.as_fd(), b"m", &handed, 0) {
+    if let Err(error) = packet::send(channel.as_fd(), b"m", &handed, 0) {
         // The child failed before it listened: what it reported says more than the broken pipe.
-        return Err(reported(report.as_fd()).unwrap_or_else(|| at(Step::HandIn)(error)));
+        return Err(reported(channel.as_fd()).unwrap_or_else(|| at(Step::HandIn)(error)));
     }
     drop((root, dev, masks, usr));
     done(Step::HandIn)?;
 
-    // The child mounts meanwhile; it waits before it gives up what it needs no more.
-    broker.tree.attach(&create.id, pid).map_err(at(Step::Attach))?;
-    done(Step::Attach)?;
-    done(Step::Release)?;
-    // If the child failed meanwhile, what it reported is better than this broken pipe.
-    let _ = packet::send(report.as_fd(), b"g", &[], 0);
-    until_ready(report.as_fd(), channel.as_fd())?;
+    until_ready(channel.as_fd())?;
     done(Step::Exec)?;
-    Ok((Created { id_base: base, init_pid: pid, memory_disk }, vec![channel, outside]))
+    let created = Created { id_base: base, init_pid: pid, memory_disk };
+    Ok(Made { created, fds: vec![channel, outside], scaffold: vec![disk, lower] })
 }
 
-/// Clones the child into its namespaces, the network first: it is owned by the host's user
+/// Clones the child into its namespaces. The network came first: it is owned by the host's user
 /// namespace, so nothing inside can configure it.
 fn born(
     broker: &Broker,
     plan: &Plan<'_>,
+    network: BorrowedFd<'_>,
     leaf: BorrowedFd<'_>,
     record: &mut Record,
-    done: &dyn Fn(Step) -> Result<(), Failed>,
 ) -> Result<(i32, OwnedFd), Failed> {
     const NAMESPACES: i32 = libc::CLONE_NEWUSER
         | libc::CLONE_NEWNS
@@ -182,28 +195,20 @@ fn born(
         | libc::CLONE_NEWIPC
         | libc::CLONE_NEWUTS;
     let at = |step: Step| move |error: io::Error| (step, Cause::Io(error));
-    netns::enter_fresh().map_err(at(Step::Network))?;
-    let cloned = netns::loopback_up()
-        .map_err(at(Step::Network))
-        .and_then(|()| done(Step::Network))
-        // SAFETY: this process has two threads; the child runs `child::run` and nothing else,
-        // which keeps to system calls.
-        .and_then(|()| unsafe { clone::fork(NAMESPACES, Some(leaf)) }.map_err(at(Step::Clone)));
-    let (pid, pidfd) = match cloned {
+    netns::enter(network).map_err(at(Step::Network))?;
+    // SAFETY: this process has several threads; the child runs `child::run` and nothing else,
+    // which keeps to system calls.
+    let cloned = match unsafe { clone::fork(NAMESPACES, Some(leaf)) } {
         Ok(Cloned::Child) => child::run(plan),
         Ok(Cloned::Parent { pid, pidfd }) => {
             record.init_pid = Some(pid);
-            (pid, pidfd)
+            Ok((pid, pidfd))
         }
-        Err(failed) => {
-            netns::enter(broker.host_network.as_fd()).map_err(at(Step::Network))?;
-            return Err(failed);
-        }
+        Err(error) => Err((Step::Clone, Cause::Io(error))),
     };
     // This thread must not keep the sandbox's network alive.
     netns::enter(broker.host_network.as_fd()).map_err(at(Step::Network))?;
-    done(Step::Clone)?;
-    Ok((pid, pidfd))
+    cloned
 }
 
 /// The filesystem of the writable layer: its mount, and its size if it counts as memory.
@@ -371,62 +376,46 @@ fn directory(parent: BorrowedFd<'_>, name: &str, base: u32) -> Result<OwnedFd, C
 }
 
 /// Waits until init says it serves, or the child says what failed.
-fn until_ready(report: BorrowedFd<'_>, channel: BorrowedFd<'_>) -> Result<(), Failed> {
+fn until_ready(channel: BorrowedFd<'_>) -> Result<(), Failed> {
     let fail = |error: io::Error| (Step::Exec, Cause::Io(error));
-    let mut waiting =
-        [report, channel].map(|fd| libc::pollfd { fd: fd.as_raw_fd(), events: libc::POLLIN, revents: 0 });
+    let mut waiting = libc::pollfd { fd: channel.as_raw_fd(), events: libc::POLLIN, revents: 0 };
     loop {
-        // SAFETY: two entries, as stated.
-        let ready = unsafe { libc::poll(waiting.as_mut_ptr(), 2, READY_WAIT_MS) };
-        if ready < 0 {
-            let error = io::Error::last_os_error();
-            if error.kind() == io::ErrorKind::Interrupted {
-                continue;
-            }
+        // SAFETY: one entry, as stated.
+        let ready = unsafe { libc::poll(&raw mut waiting, 1, READY_WAIT_MS) };
+        if ready > 0 {
+            break;
+        }
+        let error = match ready {
+            0 => io::Error::from_raw_os_error(libc::ETIMEDOUT),
+            _ => io::Error::last_os_error(),
+        };
+        if error.kind() != io::ErrorKind::Interrupted {
             return Err(fail(error));
         }
-        if ready == 0 {
-            return Err(fail(io::Error::from_raw_os_error(libc::ETIMEDOUT)));
-        }
-        // The report first: a child that failed also closes the channel.
-        if waiting[0].revents != 0 {
-            if let Some(failed) = reported(report) {
-                return Err(failed);
-            }
-            // Closed by exec (or death: the channel then hangs up).
-            waiting[0].fd = -1;
-            waiting[0].revents = 0;
-        }
-        if waiting[1].revents & libc::POLLIN != 0 {
-            return if hung_up_without_a_word(channel) {
-                Err(fail(io::Error::from_raw_os_error(libc::ECHILD)))
-            } else {
-                Ok(())
-            };
-        }
-        if waiting[1].revents != 0 {
-            return Err(fail(io::Error::from_raw_os_error(libc::ECHILD)));
-        }
+    }
+    match said(channel) {
+        Some(Ok(Event::Ready)) => Ok(()),
+        Some(Err(failed)) => Err(failed),
+        // Gone without a word, or what came is no beginning.
+        Some(Ok(_)) | None => Err(fail(io::Error::from_raw_os_error(libc::ECHILD))),
     }
 }
 
 /// What the child said before it ended, if it said anything.
-fn reported(report: BorrowedFd<'_>) -> Option<Failed> {
-    let mut bytes = [0; 8];
-    // A child that ended before it read our last word leaves a reset ahead of its own: once.
-    let received = packet::receive_into(report, &mut bytes, libc::MSG_DONTWAIT)
-        .or_else(|_reset| packet::receive_into(report, &mut bytes, libc::MSG_DONTWAIT))
-        .ok()?;
-    let (step, errno) = child::failure(&bytes[..received.len])?;
-    Some((step, Cause::Io(io::Error::from_raw_os_error(errno))))
+fn reported(channel: BorrowedFd<'_>) -> Option<Failed> {
+    said(channel)?.err()
 }
 
-/// Whether the readable channel holds only its end.
-fn hung_up_without_a_word(channel: BorrowedFd<'_>) -> bool {
-    let mut byte = [0u8; 1];
-    // SAFETY: the buffer is one byte, as stated; peeking leaves the message in place.
-    let peeked = unsafe {
-        libc::recv(channel.as_raw_fd(), byte.as_mut_ptr().cast(), 1, libc::MSG_PEEK | libc::MSG_DONTWAIT)
-    };
-    peeked <= 0
+/// The first word on a channel: of init, or of a child that did not become it.
+fn said(channel: BorrowedFd<'_>) -> Option<Result<Event, Failed>> {
+    let mut bytes = [0; 16];
+    // A child that ended before it read our last word leaves a reset ahead of its own: once.
+    let received = packet::receive_into(channel, &mut bytes, libc::MSG_DONTWAIT)
+        .or_else(|_reset| packet::receive_into(channel, &mut bytes, libc::MSG_DONTWAIT))
+        .ok()?;
+    let bytes = &bytes[..received.len];
+    if let Some((step, errno)) = child::failure(bytes) {
+        return Some(Err((step, Cause::Io(io::Error::from_raw_os_error(errno)))));
+    }
+    Event::decode(bytes).ok().map(Ok)
 }

@@ -1,4 +1,4 @@
-//! The broker's life: a hello, two threads that serve requests, and the end of everything when
+//! The broker's life: a hello, threads that serve requests, and the end of everything when
 //! the executor's side of the socket closes.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -10,6 +10,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use sandbox_init::packet;
 
+use super::networks::Networks;
 use super::protocol::{Action, DATAGRAM_MAX, Hello, Outcome, Reply, Request};
 use super::ranges::Ranges;
 use super::teardown::{Record, teardown};
@@ -59,7 +60,7 @@ pub struct Broker {
     pub proc: OwnedFd,
     /// `/proc/self/fd/N` of a held /sys/block: the mount itself is gone from here.
     pub sys_block: PathBuf,
-    pub masked: Vec<(&'static std::ffi::CStr, &'static std::ffi::CStr)>,
+    pub masked: Vec<device_tree::Mask>,
     pub filter: Vec<libc::sock_filter>,
     pub landlock_abi: Option<u32>,
     pub host_network: OwnedFd,
@@ -90,10 +91,15 @@ pub fn run(socket: OwnedFd) -> Result<(), Error> {
     // The executor waits for this: everything that can fail at start has not.
     packet::send(broker.socket.as_fd(), b"{}", &[], 0).doing("answering the hello")?;
 
+    let (networks, asked) = Networks::new();
     std::thread::scope(|scope| {
+        scope.spawn(|| asked.serve(broker.host_network.as_fd()));
         for _ in 0..CREATION_WIDTH {
-            scope.spawn(|| broker.serve());
+            let networks = networks.clone();
+            scope.spawn(|| broker.serve(&{ networks }));
         }
+        // The maker of networks ends with those who ask.
+        drop(networks);
     });
     let records = std::mem::take(&mut *lock(&broker.records));
     let mut left = Vec::new();
@@ -134,7 +140,7 @@ impl Broker {
         let proc = open::directory(c"/proc").doing("opening /proc")?;
         let usr = open::directory(c"/usr").ok();
         let broker = Self {
-            masked: device_tree::masked_paths(proc.as_fd()),
+            masked: device_tree::masked(proc.as_fd()).doing("listing what is masked in /proc")?,
             dev: device_tree::dev().doing("making /dev")?,
             masks: device_tree::masks().doing("making the masks")?,
             init: sealed_init().doing("sealing init in memory")?,
@@ -156,7 +162,7 @@ impl Broker {
         Ok(broker)
     }
 
-    fn serve(&self) {
+    fn serve(&self, networks: &Networks) {
         let mut buffer = vec![0; DATAGRAM_MAX];
         loop {
             // One datagram is one request, so both threads may wait on the one socket.
@@ -165,9 +171,13 @@ impl Broker {
                 Ok(None) | Err(_) => return,
             };
             let Ok(request) = serde_json::from_slice::<Request>(&buffer[..len]) else { return };
+            let mut scaffold = Vec::new();
             let (outcome, fds) = match request.action {
-                Action::Create(create) => match provision::create(self, &create) {
-                    Ok((created, fds)) => (Outcome::Created(created), fds),
+                Action::Create(create) => match provision::create(self, networks, &create) {
+                    Ok(made) => {
+                        scaffold = made.scaffold;
+                        (Outcome::Created(made.created), made.fds)
+                    }
                     Err(failure) => (Outcome::Failed(failure), Vec::new()),
                 },
                 Action::Destroy { id } => {
@@ -181,6 +191,8 @@ impl Broker {
             if packet::send(self.socket.as_fd(), &bytes, &raw, 0).is_err() {
                 return;
             }
+            drop(fds);
+            drop(scaffold);
         }
     }
 }

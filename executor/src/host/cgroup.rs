@@ -20,6 +20,8 @@ use super::open;
 /// The one name Rollyard uses at the top of a hierarchy.
 pub const PARENT: &str = "rollyard";
 const CONTROLLERS: [&str; 3] = ["memory", "cpu", "pids"];
+/// Hierarchies beside the v2 tree.
+pub const JOINS_MAX: usize = CONTROLLERS.len();
 /// The bandwidth period, in microseconds.
 const CPU_PERIOD_US: u64 = 100_000;
 /// The smallest quota the kernel takes, in microseconds.
@@ -240,13 +242,11 @@ impl Tree {
         open::at(self.dirs[0].as_fd(), &name(id)?, libc::O_PATH | libc::O_DIRECTORY)
     }
 
-    /// Moves a process (born in the v2 leaf) into the v1 leaves.
-    pub fn attach(&self, id: &str, pid: i32) -> io::Result<()> {
-        let pid = pid.to_string();
-        for dir in &self.dirs[1..] {
-            open::write_at(dir.as_fd(), &name(&format!("{id}/cgroup.procs"))?, pid.as_bytes())?;
-        }
-        Ok(())
+    /// Of each v1 leaf, the file that takes a "0" from a process of one thread (born in the v2
+    /// leaf) which moves itself. At most [`JOINS_MAX`].
+    pub fn joins(&self, id: &str) -> io::Result<Vec<OwnedFd>> {
+        let tasks = name(&format!("{id}/tasks"))?;
+        self.dirs[1..].iter().map(|dir| open::at(dir.as_fd(), &tasks, libc::O_WRONLY)).collect()
     }
 
     /// Kills every process of the sandbox at once. A leaf that is gone is no error.

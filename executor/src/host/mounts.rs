@@ -125,6 +125,15 @@ pub fn attach(mount: BorrowedFd<'_>, to: BorrowedFd<'_>, path: &CStr) -> io::Res
     Ok(())
 }
 
+/// Attaches a copy of what lies at `from` over `to`, with the attributes of its mount. By paths:
+/// only where nobody else can have bent them.
+pub fn bind(from: &CStr, to: &CStr) -> io::Result<()> {
+    let (kind, data) = (std::ptr::null(), std::ptr::null());
+    // SAFETY: both paths are C strings; a bind reads no type and no data.
+    checked(unsafe { libc::mount(from.as_ptr(), to.as_ptr(), kind, libc::MS_BIND, data) }.into())?;
+    Ok(())
+}
+
 /// Makes `root` (an attached mount) the root of this mount namespace and lets the old one go.
 pub fn pivot(root: BorrowedFd<'_>) -> io::Result<()> {
     // SAFETY: descriptors and C strings only.

@@ -20,6 +20,15 @@ pub fn enter_fresh() -> io::Result<()> {
     Ok(())
 }
 
+/// Makes a namespace, owned by the thread's user namespace, with its loopback up. Afterwards the
+/// calling thread is back in `home`.
+pub fn fresh(home: BorrowedFd<'_>) -> io::Result<OwnedFd> {
+    enter_fresh()?;
+    let made = loopback_up().and_then(|()| current());
+    enter(home)?;
+    made
+}
+
 pub fn enter(namespace: BorrowedFd<'_>) -> io::Result<()> {
     // SAFETY: no memory involved.
     checked(unsafe { libc::setns(namespace.as_raw_fd(), libc::CLONE_NEWNET) }.into())?;

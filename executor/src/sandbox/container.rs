@@ -294,9 +294,12 @@ impl Backend for Container {
             let action = action.to_owned();
             move |source| CreateError::Failed { action, source }
         };
-        let image = tokio::task::spawn_blocking(move || images.get(&name))
-            .await
-            .map_err(|error| failed("preparing the image")(io::Error::other(error)))??;
+        let image = match self.images.ready(&spec.image) {
+            Some(image) => image,
+            None => tokio::task::spawn_blocking(move || images.get(&name))
+                .await
+                .map_err(|error| failed("preparing the image")(io::Error::other(error)))??,
+        };
         let unknown = || CreateError::UnknownUser { user: spec.user.clone(), image: spec.image.clone() };
         let user = image.users.find(&spec.user).ok_or_else(unknown)?;
         let create = Create {
@@ -593,8 +596,10 @@ impl Sandbox for ContainerSandbox {
         // If this future is dropped half way, the broker still ends the sandbox.
         let mut guard = Abandoned { client: Arc::clone(&self.shared.client), id: Some(self.id.clone()) };
         channel.close();
-        drop(root);
-        let left = Self::broker_destroy(Arc::clone(&self.shared), self.id.clone()).await;
+        // The last hold on the root's mount ends while the broker works: the kernel waits a grace
+        // period for it, and the broker waits for a disk that is still mounted.
+        let destroyed = Self::broker_destroy(Arc::clone(&self.shared), self.id.clone());
+        let (left, ()) = tokio::join!(destroyed, async move { drop(root) });
         guard.id = None;
         drop(reserved);
         if left.is_empty() { Ok(()) } else { Err(DestroyError { id: self.id.clone(), left }) }

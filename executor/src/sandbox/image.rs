@@ -38,6 +38,12 @@ pub struct Image {
     top: (u64, u64, i64),
 }
 
+impl Image {
+    fn is_current(&self) -> bool {
+        fs::metadata(&self.lower).is_ok_and(|top| identity(&top) == self.top)
+    }
+}
+
 /// An image once it is prepared. Whoever needs it meanwhile waits for the one who prepares it: a
 /// burst prepares nothing twice, and nothing over what another already uses.
 type Slot = Arc<Mutex<Option<Arc<Image>>>>;
@@ -55,6 +61,17 @@ impl Images {
         Self { data_dir, host: Slot::default(), directories: Mutex::default() }
     }
 
+    /// The image if it is prepared and still the same: one look at a directory that sandboxes
+    /// use, and no wait for whoever prepares one.
+    pub fn ready(&self, name: &str) -> Option<Arc<Image>> {
+        let slot = match name {
+            "host" => Arc::clone(&self.host),
+            _ => Arc::clone(self.directories.try_lock().ok()?.get(name)?),
+        };
+        let known = Arc::clone(slot.try_lock().ok()?.as_ref()?);
+        known.is_current().then_some(known)
+    }
+
     /// The image of a spec, prepared once. Blocks on the disk.
     pub fn get(&self, name: &str) -> Result<Arc<Image>, CreateError> {
         let bad = |problem: String| CreateError::BadRootfs { image: name.to_owned(), problem };
@@ -65,9 +82,7 @@ impl Images {
             Some(_) => self.slot(name),
         };
         let mut slot = lock(&slot);
-        if let Some(known) = &*slot
-            && fs::metadata(&known.lower).is_ok_and(|top| identity(&top) == known.top)
-        {
+        if let Some(known) = slot.as_ref().filter(|known| known.is_current()) {
             return Ok(Arc::clone(known));
         }
         let prepared = match directory {
