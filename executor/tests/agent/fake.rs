@@ -41,7 +41,7 @@ pub type CreateFault = fn() -> CreateError;
 #[derive(Debug, Default)]
 pub struct FakeBackend {
     /// Notified: the backend ended by itself.
-    pub end: tokio::sync::Notify,
+    pub end: Notify,
     shared: Arc<Shared>,
 }
 
