@@ -38,6 +38,9 @@ pub fn run_if_asked() {
     }
     // The socket to the executor comes as standard input: no descriptor number to agree on.
     let Ok(socket) = dup_stdin() else { std::process::exit(2) };
+    if outlive_requests_to_end().is_err() {
+        std::process::exit(2);
+    }
     let code = match serve::run(socket) {
         Ok(()) => 0,
         Err(error) => {
@@ -48,6 +51,20 @@ pub fn run_if_asked() {
         }
     };
     std::process::exit(code);
+}
+
+/// Whoever asks a whole service to end (a supervisor, a shell) asks its broker too. That ends when
+/// its executor does, which first hands back what its sandboxes run. Handlers, since they end at
+/// an exec: an ignored signal would be ignored by every step too.
+fn outlive_requests_to_end() -> nix::Result<()> {
+    use nix::sys::signal::{SaFlags, SigAction, SigHandler, SigSet, Signal, sigaction};
+    extern "C" fn nothing(_: i32) {}
+    let action = SigAction::new(SigHandler::Handler(nothing), SaFlags::SA_RESTART, SigSet::empty());
+    for signal in [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP] {
+        // SAFETY: the handler does nothing, so nothing in it can be unsafe in a signal's context.
+        unsafe { sigaction(signal, &action) }?;
+    }
+    Ok(())
 }
 
 fn dup_stdin() -> std::io::Result<OwnedFd> {

@@ -43,7 +43,7 @@ class Yard:
             assert done.returncode == 0, f"{args}: exit {done.returncode}\n{done.stdout}\n{done.stderr}"
         return done
 
-    def start(self, *args: str, data: pathlib.Path | None = None) -> subprocess.Popen:
+    def start(self, *args: str, data: pathlib.Path | None = None, own_group: bool = False) -> subprocess.Popen:
         log = open(self.directory / f"{args[0]}-{time.monotonic_ns()}.log", "wb")
         return subprocess.Popen(
             self.command(*args, data=data),
@@ -51,6 +51,7 @@ class Yard:
             stdout=log,
             stderr=subprocess.STDOUT,
             cwd=self.directory,
+            process_group=0 if own_group else None,
         )
 
     def json(self, *args: str) -> object:

@@ -79,10 +79,13 @@ def test_an_orderly_stop_costs_no_try(yard, how):
     text = SPEC % ", ".join(f'{{n: "{n}"}}' for n in range(3))
     spec = yard.spec(text.replace("limit: 10", "limit: 0").replace("sleep 0.1", "sleep 1"))
     for _ in range(4):
-        process = yard.start("run", spec, "--table", yard.table)
+        process = yard.start("run", spec, "--table", yard.table, own_group=True)
         lab.wait_until(lambda: lab.census(yard.data).get("cgroups") or process.poll() is not None, "a sandbox")
         time.sleep(0.4)
-        assert lab.end(process, how) in (0, 130)
+        # As a terminal does: to the whole process group.
+        os.killpg(process.pid, how)
+        process.send_signal(how)  # and as `timeout` does: twice
+        assert process.wait(timeout=lab.HANG_S) in (0, 130)
         lab.assert_census_empty(yard.data)
     yard.call("run", spec, "--table", yard.table)
     rows = yard.rows()

@@ -48,6 +48,8 @@ impl Client {
             .current_dir("/")
             .stdin(Stdio::from(theirs))
             .stdout(Stdio::null())
+            // Ctrl-C at a terminal is for the executor, which ends the broker when it is done.
+            .process_group(0)
             .spawn()?;
         let hello = serde_json::to_vec(hello)?;
         let mut buffer = [0; 16];

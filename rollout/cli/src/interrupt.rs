@@ -1,11 +1,16 @@
 //! Ctrl-C and SIGTERM: the first asks, the second ends the process at once.
 
+use std::time::{Duration, Instant};
+
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 
 use crate::error::Error;
 use crate::exit::ExitStatus;
 use crate::talk::Talk;
+
+/// `timeout` and some supervisors signal the process and its group: one request, not two.
+const SAME_REQUEST: Duration = Duration::from_millis(300);
 
 /// A token that is cancelled at the first signal, after `first` was said.
 pub fn watch(talk: Talk, first: String) -> Result<CancellationToken, Error> {
@@ -25,7 +30,10 @@ pub fn watch(talk: Talk, first: String) -> Result<CancellationToken, Error> {
         any(&mut interrupt, &mut terminate).await;
         talk.say(&first);
         cancelled.cancel();
-        any(&mut interrupt, &mut terminate).await;
+        let asked_at = Instant::now();
+        while asked_at.elapsed() < SAME_REQUEST {
+            any(&mut interrupt, &mut terminate).await;
+        }
         talk.drop_bar();
         std::process::exit(ExitStatus::Interrupted.code().into());
     });

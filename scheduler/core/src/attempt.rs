@@ -208,6 +208,12 @@ impl Cluster {
         if !matches!(self.standing(fence, attempt), Standing::Current) {
             return self.fence(fence, attempt, records);
         }
+        // An executor says so as it ends: what is placed there now would be lost with it.
+        if class == RefusalClass::Unhealthy
+            && let Some(node) = self.node_of(&fence.node, fence.incarnation)
+        {
+            node.attached = false;
+        }
         let at = At::of(attempt);
         let Some(key) = self.sandbox_key(at) else { return };
         let Some(job) = self.jobs.get_mut(&at.group.job) else { return };

@@ -225,6 +225,20 @@ fn a_refused_step_says_what_the_node_said_until_it_is_placed_again() {
     assert!(!said(&yard).contains("refused it"), "{}", said(&yard));
 }
 
+#[test]
+fn a_node_that_hands_back_gets_nothing_more_until_it_attaches_again() {
+    let mut yard = Yard::with(graded(1), 2);
+    yard.attach("n1", 1, 1000);
+    let Started { fence: at, attempt, .. } = yard.starts().remove(0);
+    let message = "the executor was told to end".to_owned();
+    yard.event(Event::AttemptRefused { at, attempt, class: RefusalClass::Unhealthy, message });
+    yard.later(Millis(5_000));
+    assert!(yard.starts().is_empty(), "neither it nor the one that waited");
+    yard.attach("n1", 2, 1000);
+    let again = yard.starts().remove(0);
+    assert_eq!(again.attempt.attempt, 0, "it costs no try");
+}
+
 /// A graph of 64 steps has more ways through it than anything can walk.
 #[test]
 fn a_full_graph_that_ends_without_a_failure_to_name_settles_at_once() {
