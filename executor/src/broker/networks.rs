@@ -18,9 +18,10 @@ pub struct Networks(SyncSender<SyncSender<Answer>>);
 #[derive(Debug)]
 pub struct Asked(Receiver<SyncSender<Answer>>);
 
-/// A namespace that is being made. Dropped, it goes.
+/// A namespace that is being made. Whoever drops it waits for it too, and then it goes: a creation
+/// that failed leaves nothing behind it.
 #[derive(Debug)]
-pub struct Coming(Receiver<Answer>);
+pub struct Coming(Option<Receiver<Answer>>);
 
 impl Networks {
     pub fn new() -> (Self, Asked) {
@@ -32,13 +33,22 @@ impl Networks {
         let (answer, coming) = sync_channel(1);
         // If the maker is gone, whoever waits is told.
         let _ = self.0.send(answer);
-        Coming(coming)
+        Coming(Some(coming))
     }
 }
 
 impl Coming {
-    pub fn wait(self) -> Answer {
-        self.0.recv().unwrap_or_else(|_| Err(io::Error::from_raw_os_error(libc::EPIPE)))
+    pub fn wait(mut self) -> Answer {
+        let gone = || io::Error::from_raw_os_error(libc::EPIPE);
+        self.0.take().and_then(|coming| coming.recv().ok()).unwrap_or_else(|| Err(gone()))
+    }
+}
+
+impl Drop for Coming {
+    fn drop(&mut self) {
+        if let Some(coming) = self.0.take() {
+            let _unwanted = coming.recv();
+        }
     }
 }
 
@@ -46,7 +56,7 @@ impl Asked {
     /// The maker's life, on a thread that stays in `home` between two namespaces.
     pub fn serve(self, home: BorrowedFd<'_>) {
         for answer in self.0 {
-            // Nobody waits for it any more if the creation failed meanwhile.
+            // Who asked waits, unless the thread panicked.
             let _ = answer.send(netns::fresh(home));
         }
     }

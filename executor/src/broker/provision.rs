@@ -8,6 +8,7 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
+use std::sync::{Arc, Mutex};
 
 use rollout::Bytes;
 use rollout::quantity::TMPFS_DISK_MAX;
@@ -51,28 +52,27 @@ impl From<io::Error> for Cause {
 
 type Failed = (Step, Cause);
 
-/// A sandbox that serves.
-#[derive(Debug)]
-pub struct Made {
-    pub created: Created,
-    /// For the executor: the channel and the root.
-    pub fds: Vec<OwnedFd>,
-    /// What the overlay was made of. To be closed when nobody waits any more: with each goes a
-    /// mount, and the kernel waits a grace period.
-    pub scaffold: Vec<OwnedFd>,
-}
+/// Descriptors the broker holds until the executor has its answer. Whoever comes first closes
+/// them: the thread that made the sandbox, or the teardown, after which nothing may be left.
+pub type Scaffold = Arc<Mutex<Vec<OwnedFd>>>;
+
+/// The first of a scaffold go to the executor: the channel and the root. The rest is what the
+/// overlay was made of: with each goes a mount, and nobody should wait for its grace period.
+pub const GIVEN: usize = 2;
 
 /// Makes the sandbox, or leaves nothing.
-pub fn create(broker: &Broker, networks: &Networks, create: &Create) -> Result<Made, Failure> {
+pub fn create(broker: &Broker, networks: &Networks, create: &Create) -> Result<(Created, Scaffold), Failure> {
     // Before anything exists: undoing a second creation would end the first sandbox.
     if !lock(&broker.names).insert(create.id.clone()) {
         return Err(Failure { step: Step::Range, problem: Problem::Errno(libc::EEXIST), left: Vec::new() });
     }
     let mut record = Record::default();
     match build(broker, networks, create, &mut record) {
-        Ok(made) => {
+        Ok((created, held)) => {
+            let scaffold = Arc::new(Mutex::new(held));
+            record.scaffold = Arc::clone(&scaffold);
             lock(&broker.records).insert(create.id.clone(), record);
-            Ok(made)
+            Ok((created, scaffold))
         }
         Err((step, cause)) => {
             let left = teardown(broker, &create.id, &record);
@@ -85,7 +85,12 @@ pub fn create(broker: &Broker, networks: &Networks, create: &Create) -> Result<M
     }
 }
 
-fn build(broker: &Broker, networks: &Networks, create: &Create, record: &mut Record) -> Result<Made, Failed> {
+fn build(
+    broker: &Broker,
+    networks: &Networks,
+    create: &Create,
+    record: &mut Record,
+) -> Result<(Created, Vec<OwnedFd>), Failed> {
     let at = |step: Step| move |error: io::Error| (step, Cause::Io(error));
     let done = |step: Step| match create.fail_after {
         Some(fail) if fail == step => Err((step, Cause::Io(io::Error::from_raw_os_error(libc::EIO)))),
@@ -177,7 +182,7 @@ fn build(broker: &Broker, networks: &Networks, create: &Create, record: &mut Rec
     until_ready(channel.as_fd())?;
     done(Step::Exec)?;
     let created = Created { id_base: base, init_pid: pid, memory_disk };
-    Ok(Made { created, fds: vec![channel, outside], scaffold: vec![disk, lower] })
+    Ok((created, vec![channel, outside, disk, lower]))
 }
 
 /// Clones the child into its namespaces. The network came first: it is owned by the host's user

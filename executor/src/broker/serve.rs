@@ -12,6 +12,7 @@ use sandbox_init::packet;
 
 use super::networks::Networks;
 use super::protocol::{Action, DATAGRAM_MAX, Hello, Outcome, Reply, Request};
+use super::provision::{GIVEN, Scaffold};
 use super::ranges::Ranges;
 use super::teardown::{Record, teardown};
 use super::{device_tree, provision};
@@ -171,28 +172,25 @@ impl Broker {
                 Ok(None) | Err(_) => return,
             };
             let Ok(request) = serde_json::from_slice::<Request>(&buffer[..len]) else { return };
-            let mut scaffold = Vec::new();
-            let (outcome, fds) = match request.action {
+            let (outcome, scaffold) = match request.action {
                 Action::Create(create) => match provision::create(self, networks, &create) {
-                    Ok(made) => {
-                        scaffold = made.scaffold;
-                        (Outcome::Created(made.created), made.fds)
-                    }
-                    Err(failure) => (Outcome::Failed(failure), Vec::new()),
+                    Ok((created, scaffold)) => (Outcome::Created(created), scaffold),
+                    Err(failure) => (Outcome::Failed(failure), Scaffold::default()),
                 },
                 Action::Destroy { id } => {
                     let record = lock(&self.records).remove(&id);
                     let left = record.map_or_else(Vec::new, |record| teardown(self, &id, &record));
-                    (Outcome::Destroyed { left }, Vec::new())
+                    (Outcome::Destroyed { left }, Scaffold::default())
                 }
             };
             let Ok(bytes) = serde_json::to_vec(&Reply { ticket: request.ticket, outcome }) else { return };
-            let raw: Vec<_> = fds.iter().map(AsRawFd::as_raw_fd).collect();
-            if packet::send(self.socket.as_fd(), &bytes, &raw, 0).is_err() {
+            // A teardown that comes with the answer waits here until the rest is closed.
+            let mut held = lock(&scaffold);
+            let given: Vec<_> = held.iter().take(GIVEN).map(AsRawFd::as_raw_fd).collect();
+            if packet::send(self.socket.as_fd(), &bytes, &given, 0).is_err() {
                 return;
             }
-            drop(fds);
-            drop(scaffold);
+            held.clear();
         }
     }
 }

@@ -1,5 +1,6 @@
 //! The one way a sandbox ends: after a request, a failed creation, or the executor's death.
 
+use super::provision::Scaffold;
 use super::serve::{Broker, lock};
 use crate::host::loop_disk::{RELEASE_PAUSE, RELEASE_TRIES_MAX};
 use crate::host::{clone, loop_disk};
@@ -15,6 +16,7 @@ pub struct Record {
     pub init_pid: Option<i32>,
     /// Number of the loop device, and bytes it promised.
     pub disk: Option<(u32, u64)>,
+    pub scaffold: Scaffold,
 }
 
 /// Ends what the record names, goes on past what will not go, and returns that.
@@ -42,6 +44,7 @@ pub fn teardown(broker: &Broker, id: &str, record: &Record) -> Vec<String> {
     if record.cgroups {
         left.extend(broker.tree.remove(id));
     }
+    lock(&record.scaffold).clear();
     if let Some((number, _)) = record.disk {
         let ours = || {
             loop_disk::backing_file(&broker.sys_block, number)
