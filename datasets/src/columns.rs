@@ -60,7 +60,7 @@ pub(crate) const TRAJECTORIES: &[Column] = &[
     must("group_closed_as", Kind::Dict8, "how the group ended").one_of(CLOSED_AS),
     must("superseded", Kind::Bool, "replaced by a refill; never trained on"),
     must("branch_index", Kind::Int16, "from 0"),
-    must("branch_count", Kind::Int16, "more than 1 after a history rewrite, a subagent or a second model"),
+    must("branch_count", Kind::Int16, "more than 1 after a rewritten history or a second model"),
     may("role", Kind::Dict8, "the job's model that sampled the branch; null without a model call"),
     must("split", Kind::Dict8, "what the task is for").one_of(SPLIT),
     must("status", Kind::Dict8, "how the rollout ended").one_of(STATUS),

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use rollout::failure::{Domain, Failure, FailureCode};
-use rollout::outcome::{Captured, Outcome, Times, Usage};
+use rollout::outcome::{Outcome, Times};
 use rollout::{Bytes, Timestamp};
 use tokio::sync::watch;
 use tokio::time::Instant;
@@ -132,26 +132,14 @@ struct Clock {
 impl Clock {
     /// The outcome of an attempt whose command never ran.
     fn never_started(self, failure: Failure, image_digest: &str) -> Outcome {
-        Outcome {
-            failure: Some(failure),
-            exit_code: None,
-            signal: None,
-            oom: false,
-            timed_out: false,
-            stdout: Captured::default(),
-            stderr: Captured::default(),
-            artifacts: Vec::new(),
-            reward: None,
-            times: Times {
-                taken_at: self.taken_at,
-                started_at: None,
-                ended_at: wall_now(),
-                boot: Some(elapsed(self.began)),
-                run: None,
-            },
-            usage: Usage::default(),
-            image_digest: image_digest.to_owned(),
-        }
+        let times = Times {
+            taken_at: self.taken_at,
+            started_at: None,
+            ended_at: wall_now(),
+            boot: Some(elapsed(self.began)),
+            run: None,
+        };
+        Outcome { image_digest: image_digest.to_owned(), ..Outcome::unmeasured(failure, times) }
     }
 }
 

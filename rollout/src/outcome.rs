@@ -30,6 +30,33 @@ pub struct Outcome {
     pub image_digest: String,
 }
 
+impl Outcome {
+    /// The end of an attempt whose command never ran, or of which nothing but the reason is known.
+    pub fn unmeasured(failure: Failure, times: Times) -> Self {
+        Self {
+            failure: Some(failure),
+            exit_code: None,
+            signal: None,
+            oom: false,
+            timed_out: false,
+            stdout: Captured::default(),
+            stderr: Captured::default(),
+            artifacts: Vec::new(),
+            reward: None,
+            times,
+            usage: Usage::default(),
+            image_digest: String::new(),
+        }
+    }
+}
+
+impl Times {
+    /// Of an attempt nobody measured.
+    pub fn at(now: Timestamp) -> Self {
+        Self { taken_at: now, started_at: None, ended_at: now, boot: None, run: None }
+    }
+}
+
 /// A captured stream, stored as a blob.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Captured {

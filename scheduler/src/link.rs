@@ -105,7 +105,9 @@ impl Links {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Adds a session; the one it replaces is closed.
+    /// Adds a session; one of the same incarnation that it replaces is closed. Another executor of
+    /// that name is refused while the first is connected: two would take the node from each other,
+    /// and every attempt with it, without end.
     fn register(
         &self,
         node: &NodeId,
@@ -113,8 +115,14 @@ impl Links {
         capacity: Capacity,
         about: About,
         outgoing: mpsc::Sender<Outgoing>,
-    ) -> (SessionId, watch::Receiver<Option<Close>>) {
+    ) -> Result<(SessionId, watch::Receiver<Option<Close>>), Close> {
         let mut inner = self.lock();
+        if inner.sessions.get(node).is_some_and(|held| held.incarnation != incarnation) {
+            let message = format!(
+                "another executor is connected as node {node}; give this one another --name, or wait until that one ends"
+            );
+            return Err(Close { code: "node_name_taken", message });
+        }
         inner.next_session += 1;
         let id = SessionId(inner.next_session);
         let (close, closed) = watch::channel(None);
@@ -134,7 +142,7 @@ impl Links {
             let message = format!("a newer connection of node {node} took over");
             old.close.send_replace(Some(Close { code: "replaced", message }));
         }
-        (id, closed)
+        Ok((id, closed))
     }
 
     fn unregister(&self, node: &NodeId, id: SessionId) {
@@ -275,8 +283,8 @@ mod tests {
         let incarnation = IncarnationId::from_bits(1);
         let (sender, _receiver) = mpsc::channel(1);
         let (first, closed) =
-            links.register(&node, incarnation, capacity(), About::default(), sender.clone());
-        let (second, _) = links.register(&node, incarnation, capacity(), About::default(), sender);
+            links.register(&node, incarnation, capacity(), About::default(), sender.clone()).unwrap();
+        let (second, _) = links.register(&node, incarnation, capacity(), About::default(), sender).unwrap();
         assert_eq!(closed.borrow().as_ref().map(|close| close.code), Some("replaced"));
         links.unregister(&node, first);
         assert!(links.connected(&node, incarnation));
@@ -290,7 +298,7 @@ mod tests {
         let node = NodeId("n".parse().unwrap());
         let incarnation = IncarnationId::from_bits(1);
         let (sender, _receiver) = mpsc::channel(1);
-        let (id, closed) = links.register(&node, incarnation, capacity(), About::default(), sender);
+        let (id, closed) = links.register(&node, incarnation, capacity(), About::default(), sender).unwrap();
         let command = || Command::Expand { job: JobId::from_bits(1), first: 0, count: 1 };
         links.send(&node, incarnation, command());
         links.activate(&node, id);
@@ -306,7 +314,7 @@ mod tests {
         let node = NodeId("n".parse().unwrap());
         let (sender, _receiver) = mpsc::channel(1);
         let (id, _) =
-            links.register(&node, IncarnationId::from_bits(1), capacity(), About::default(), sender);
+            links.register(&node, IncarnationId::from_bits(1), capacity(), About::default(), sender).unwrap();
         let beat = |load_milli| Measured { load_milli, ..Measured::default() };
         links.beat(&node, id, beat(1));
         assert!(links.take_beats().is_empty(), "not before its attach was applied");
@@ -315,5 +323,20 @@ mod tests {
         let taken = links.take_beats();
         assert!(matches!(&taken[..], [Event::Heartbeat { measured, .. }] if measured.load_milli == 2));
         assert!(links.take_beats().is_empty());
+    }
+
+    #[test]
+    fn a_second_executor_of_a_name_is_refused_until_the_first_is_gone() {
+        let (links, node) = (Links::default(), NodeId("n1".parse().unwrap()));
+        let (sender, _commands) = mpsc::channel(1);
+        let life = IncarnationId::from_bits;
+        let (first, closed) =
+            links.register(&node, life(1), capacity(), About::default(), sender.clone()).unwrap();
+        let refused =
+            links.register(&node, life(2), capacity(), About::default(), sender.clone()).unwrap_err();
+        assert_eq!(refused.code, "node_name_taken");
+        assert!(closed.borrow().is_none(), "the first is left alone");
+        links.unregister(&node, first);
+        assert!(links.register(&node, life(2), capacity(), About::default(), sender).is_ok());
     }
 }

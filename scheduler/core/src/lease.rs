@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use rollout::failure::Failure;
-use rollout::outcome::{Captured, Outcome, Times, Usage};
+use rollout::outcome::{Outcome, Times};
 use rollout::state::{JobState, StepState};
 use rollout::{AttemptId, BootTime, FailureCode, IncarnationId, NodeId};
 
@@ -214,18 +214,5 @@ impl Cluster {
 
 /// An end nobody reported: nothing about it was measured.
 pub(crate) fn lost_outcome(now: Now, failure: Failure) -> Outcome {
-    Outcome {
-        failure: Some(failure),
-        exit_code: None,
-        signal: None,
-        oom: false,
-        timed_out: false,
-        stdout: Captured::default(),
-        stderr: Captured::default(),
-        artifacts: Vec::new(),
-        reward: None,
-        times: Times { taken_at: now.wall, started_at: None, ended_at: now.wall, boot: None, run: None },
-        usage: Usage::default(),
-        image_digest: String::new(),
-    }
+    Outcome::unmeasured(failure, Times::at(now.wall))
 }

@@ -45,7 +45,8 @@ pub enum Record {
         outcome: Box<Outcome>,
         kept: bool,
     },
-    /// A placement that the node refused before anything ran: not an attempt, its row goes.
+    /// A placement that the node refused, or handed back as it stopped in order: not an attempt, its
+    /// row goes.
     AttemptWithdrawn {
         attempt: AttemptId,
         generation: Generation,

@@ -48,8 +48,15 @@ pub(super) async fn run(service: NodesService, mut incoming: Streaming<v1::Repor
     };
     let Greeting { node, incarnation, capacity, held, about } = greeting;
     let (outgoing, commands) = mpsc::channel(NODE_COMMANDS_MAX);
-    let (session, closed) =
-        service.links.register(&node, incarnation, capacity.clone(), about.clone(), outgoing);
+    let registered = service.links.register(&node, incarnation, capacity.clone(), about.clone(), outgoing);
+    let (session, closed) = match registered {
+        Ok(registered) => registered,
+        Err(close) => {
+            tracing::warn!(%node, %incarnation, code = close.code, reason = close.message, "refused an executor");
+            refuse(&out, close).await;
+            return;
+        }
+    };
     let reporter = Reporter { node: node.clone(), incarnation };
     tracing::info!(%node, %incarnation, version = about.version, "executor attached");
 

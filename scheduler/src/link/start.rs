@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use rollout::failure::Failure;
-use rollout::outcome::{Captured, Outcome, Times, Usage};
+use rollout::outcome::{Outcome, Times};
 use rollout::plan::ResolvedStep;
 use rollout::{AttemptId, FailureCode, JobId, RolloutId, StepIndex};
 use rollout_wire::{to_wire, v1};
@@ -177,19 +177,5 @@ pub(super) fn never_started(to: Target, attempt: AttemptId, failure: Failure) ->
 
 /// An end of which nothing is known but why.
 pub(super) fn unmeasured(failure: Failure) -> Outcome {
-    let now = clock::wall();
-    Outcome {
-        failure: Some(failure),
-        exit_code: None,
-        signal: None,
-        oom: false,
-        timed_out: false,
-        stdout: Captured::default(),
-        stderr: Captured::default(),
-        artifacts: Vec::new(),
-        reward: None,
-        times: Times { taken_at: now, started_at: None, ended_at: now, boot: None, run: None },
-        usage: Usage::default(),
-        image_digest: String::new(),
-    }
+    Outcome::unmeasured(failure, Times::at(clock::wall()))
 }
