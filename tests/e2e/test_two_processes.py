@@ -3,14 +3,24 @@
 import os
 import pathlib
 import signal
+import socket
 
 import lab
+import pytest
 
 HELLO = (lab.ROOT / "docs/examples/hello.yaml").read_text()
 
 
-def test_the_same_job_runs_over_two_executors_and_survives_both_halves(yard):
-    scheduler = yard.start("scheduler", "--listen", yard.socket)
+@pytest.mark.parametrize("over", ["a Unix socket", "loopback"])
+def test_the_same_job_runs_over_two_executors_and_survives_both_halves(yard, over):
+    if over == "loopback":
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            listen = f"127.0.0.1:{free.getsockname()[1]}"
+        yard.socket = f"http://{listen}"
+    else:
+        listen = yard.socket
+    scheduler = yard.start("scheduler", "--listen", listen)
     lab.wait_until(lambda: (yard.data / "yard.sock").exists(), "the scheduler listens")
     nodes = [
         yard.start("executor", "--name", name, "--scheduler", yard.socket, data=yard.directory / name)
@@ -24,7 +34,8 @@ def test_the_same_job_runs_over_two_executors_and_survives_both_halves(yard):
         # The scheduler dies and comes back; the executors rejoin and the yard goes on.
         end = lab.end(scheduler, signal.SIGKILL)
         assert end == -signal.SIGKILL
-        scheduler = yard.start("scheduler", "--listen", yard.socket)
+        scheduler = yard.start("scheduler", "--listen", listen)
+        lab.wait_until(lambda: (yard.data / "yard.sock").exists(), "the scheduler listens")
         yard.call("--yard", yard.socket, "submit", spec, "--table", yard.table, "--wait")
         assert len(yard.rows()) == 8
     finally:

@@ -25,7 +25,9 @@ pub fn check(context: &Context, args: &args::Check) -> Result<ExitStatus, Error>
     let source = spec::read(&args.spec)?;
     let checked = spec::check(&source);
     Context::print(&context.output.findings(&checked.findings, &checked.rendered))?;
-    checked.plan(args.deny_warnings)?;
+    let plan = checked.plan(args.deny_warnings)?;
+    // The task rows are part of what can be wrong: read, as for a dry run, and not kept.
+    spec::dry_run(plan, &source, &checked)?;
     if context.format == OutputFormat::Table {
         context.talk.say(&format!("{} is valid", source.shown()));
     }
