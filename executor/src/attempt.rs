@@ -138,6 +138,7 @@ impl Clock {
             ended_at: wall_now(),
             boot: Some(elapsed(self.began)),
             run: None,
+            checkpoint: None,
         };
         Outcome { image_digest: image_digest.to_owned(), ..Outcome::unmeasured(failure, times) }
     }

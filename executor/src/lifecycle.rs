@@ -14,6 +14,7 @@
 //! only the largest generation counts: a newer start kills what an older one left and begins
 //! when that is gone.
 
+use rollout::checkpoint::Checkpoint;
 use rollout::failure::FailureCode;
 use rollout::outcome::Outcome;
 use rollout::plan::ResolvedStep;
@@ -37,6 +38,8 @@ pub struct Order {
     /// Keep the sandbox if the step ends well enough for another to go on in it.
     pub keep: bool,
     pub inputs: Vec<Input>,
+    /// What a new sandbox starts with; none: the image as it is.
+    pub base: Option<Checkpoint>,
 }
 
 /// A blob placed in the sandbox before the work.
@@ -95,6 +98,8 @@ pub enum RefusalClass {
     NeverFits,
     Unhealthy,
     SandboxGone,
+    /// A layer to start from cannot be fetched, or is not what it claims to be.
+    CheckpointBad,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -131,7 +136,22 @@ pub enum Action {
 /// What the scheduler is told.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Report {
-    Started { at: At, started_at: Timestamp },
-    Ended { at: At, outcome: Box<Outcome>, kept: bool },
-    Refused { at: At, refusal: Refusal },
+    Started {
+        at: At,
+        started_at: Timestamp,
+    },
+    Ended {
+        at: At,
+        outcome: Box<Outcome>,
+        kept: bool,
+    },
+    Refused {
+        at: At,
+        refusal: Refusal,
+    },
+    /// Saved while the step runs on.
+    Checkpoint {
+        at: At,
+        checkpoint: Box<Checkpoint>,
+    },
 }

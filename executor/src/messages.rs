@@ -62,6 +62,7 @@ fn order(at: At, message: &v1::StartAttempt) -> Result<Order, WireError> {
         continue_from: from.map(|from| from_wire::attempt("continue_from", Some(from))).transpose()?,
         keep: message.keep,
         inputs: message.inputs.iter().map(input).collect(),
+        base: message.base.as_ref().map(|base| from_wire::checkpoint("base", base)).transpose()?,
     })
 }
 
@@ -115,9 +116,15 @@ pub(crate) fn report(report: Report) -> v1::Report {
                 RefusalClass::NeverFits => v1::attempt_refused::Class::NeverFits,
                 RefusalClass::Unhealthy => v1::attempt_refused::Class::Unhealthy,
                 RefusalClass::SandboxGone => v1::attempt_refused::Class::SandboxGone,
+                RefusalClass::CheckpointBad => v1::attempt_refused::Class::CheckpointBad,
             }
             .into(),
             message,
+        }),
+        Report::Checkpoint { at, checkpoint } => Kind::Checkpoint(v1::CheckpointTaken {
+            attempt: Some(to_wire::attempt(at.attempt)),
+            generation: at.generation.0,
+            checkpoint: Some(to_wire::checkpoint(&checkpoint)),
         }),
     };
     v1::Report { kind: Some(kind) }

@@ -163,6 +163,20 @@ pub struct RolloutId {
     pub refill: u32,
 }
 
+impl RolloutId {
+    /// `sample` of the id under which steps run that a group runs once (`per: group`).
+    pub const SHARED: u32 = u32::MAX;
+
+    /// Stands for all members of the group.
+    pub const fn shared(group: GroupId) -> Self {
+        Self { group, sample: Self::SHARED, refill: 0 }
+    }
+
+    pub const fn is_shared(self) -> bool {
+        self.sample == Self::SHARED
+    }
+}
+
 /// Position of a step in its plan (`JobPlan::steps`), 0..64.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct StepIndex(pub u8);
@@ -183,6 +197,9 @@ impl fmt::Display for GroupId {
 
 impl fmt::Display for RolloutId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.is_shared() {
+            return write!(f, "{}-shared", self.group);
+        }
         write!(f, "{}-s{}", self.group, self.sample)?;
         if self.refill > 0 {
             write!(f, "-r{}", self.refill)?;
@@ -228,18 +245,24 @@ impl FromStr for RolloutId {
             let mut parts = text.split('-');
             let job = parts.next()?.parse().ok()?;
             let index = number(parts.next(), "g")?;
-            let sample = number(parts.next(), "s")?;
-            let refill = match parts.next() {
-                None => 0,
-                part => number(part, "r").filter(|&r| r > 0)?,
-            };
             let group = GroupId { job, index };
-            parts.next().is_none().then_some(RolloutId { group, sample, refill })
+            let rollout = match parts.next()? {
+                "shared" => RolloutId::shared(group),
+                part => {
+                    let sample = number(Some(part), "s").filter(|&s| s != RolloutId::SHARED)?;
+                    let refill = match parts.next() {
+                        None => 0,
+                        part => number(part, "r").filter(|&r| r > 0)?,
+                    };
+                    RolloutId { group, sample, refill }
+                }
+            };
+            parts.next().is_none().then_some(rollout)
         };
         parse().ok_or_else(|| ParseIdError {
             text: text.chars().take(64).collect(),
             kind: "rollout",
-            form: "JOB-g<index>-s<sample>, with -r<round> after a refill",
+            form: "JOB-g<index>-s<sample>, with -r<round> after a refill, or JOB-g<index>-shared",
         })
     }
 }
@@ -274,6 +297,9 @@ mod tests {
         let group = GroupId { job: JobId::from_bits(9), index: 0 };
         let rollout = RolloutId { group, sample: 12, refill: 2 };
         assert_eq!(rollout.to_string().parse(), Ok(rollout));
+        let shared = RolloutId::shared(group);
+        assert_eq!(shared.to_string(), "j0000000000009-g0-shared");
+        assert_eq!(shared.to_string().parse(), Ok(shared));
     }
 
     #[test]
@@ -286,6 +312,8 @@ mod tests {
             "j0000000000007-g1-s0-r0",
             "j0000000000007-g1-s0-r1-",
             "j0000000000007-g+1-s0",
+            "j0000000000007-g1-s4294967295",
+            "j0000000000007-g1-shared-r1",
         ] {
             assert!(text.parse::<RolloutId>().is_err(), "{text}");
         }

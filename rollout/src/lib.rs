@@ -8,6 +8,7 @@
 //! Words: Job > Group (one task row, n samples) > Rollout (one sample) > Step (DAG node) >
 //! Attempt (one try of a step, in a sandbox).
 
+pub mod checkpoint;
 pub mod classify;
 pub mod expression;
 pub mod failure;

@@ -3,6 +3,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::checkpoint::Checkpoint;
 use crate::failure::Failure;
 use crate::quantity::Bytes;
 use crate::time::{Millis, Timestamp};
@@ -28,6 +29,8 @@ pub struct Outcome {
     pub usage: Usage,
     /// Digest of what the sandbox was based on: `host:<hash>`, `dir:<hash>`, `sha256:<hex>`.
     pub image_digest: String,
+    /// The workspace as the step left it, stored.
+    pub checkpoint: Option<Checkpoint>,
 }
 
 impl Outcome {
@@ -46,6 +49,7 @@ impl Outcome {
             times,
             usage: Usage::default(),
             image_digest: String::new(),
+            checkpoint: None,
         }
     }
 }
@@ -53,7 +57,7 @@ impl Outcome {
 impl Times {
     /// Of an attempt nobody measured.
     pub fn at(now: Timestamp) -> Self {
-        Self { taken_at: now, started_at: None, ended_at: now, boot: None, run: None }
+        Self { taken_at: now, started_at: None, ended_at: now, boot: None, run: None, checkpoint: None }
     }
 }
 
@@ -97,6 +101,8 @@ pub struct Times {
     pub ended_at: Timestamp,
     pub boot: Option<Millis>,
     pub run: Option<Millis>,
+    /// Packing and storing of checkpoints, all together.
+    pub checkpoint: Option<Millis>,
 }
 
 /// None = not measured, never 0.

@@ -66,10 +66,23 @@ pub struct GroupPlan {
     /// Fewest valid rewards for a usable group, 1..=size.
     pub min_valid: u32,
     pub on_incomplete: OnIncomplete,
+    /// Refill rounds of one group, 0..=10.
+    pub refill_limit: u32,
+    /// Members started beyond `size`, 0..=size; when `size` are valid the rest is cancelled.
+    pub over_sample: u32,
+}
+
+impl GroupPlan {
+    /// Members that start with the group.
+    pub fn started(&self) -> u32 {
+        self.size + self.over_sample
+    }
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum OnIncomplete {
+    /// Replace the members that infrastructure lost, then as `Drop`.
+    Refill,
     /// Deliver what there is, marked short.
     Deliver,
     /// Below `min_valid` the group closes as dropped; its rows are not trainable.
@@ -115,7 +128,9 @@ pub struct StepPlan {
     pub kind: StepKind,
     /// Direct needs, ascending.
     pub needs: Vec<StepIndex>,
+    pub per: Per,
     pub origin: Origin,
+    pub checkpoint: CheckpointPlan,
     pub command: CommandPlan,
     pub image: Template,
     pub user: String,
@@ -129,6 +144,9 @@ pub struct StepPlan {
     pub start_timeout: Field<Millis>,
     pub grace: Field<Millis>,
     pub retry: RetryPlan,
+    /// Of an agent: what it knows lies in its workspace, so that it may start again from a
+    /// checkpoint taken while it ran.
+    pub resume: bool,
     /// Iff `kind` is [`StepKind::Grader`].
     pub grader: Option<GraderPlan>,
 }
@@ -151,14 +169,58 @@ impl StepKind {
     }
 }
 
+/// How often a step runs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Per {
+    Rollout,
+    /// Once for all members of a group, before they fork.
+    Group,
+}
+
 /// Where the step's workspace comes from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Origin {
     /// A new sandbox from the image.
     Image,
-    /// Goes on in the live sandbox of this (directly needed) step. At most one step continues
-    /// another.
+    /// Goes on in the live sandbox of this (directly needed) step; if that is gone, in a new one
+    /// over its checkpoint. At most one step continues another, and both run equally often.
     Live(StepIndex),
+    /// A new sandbox over the checkpoint of this ancestor.
+    Checkpoint(StepIndex),
+}
+
+impl Origin {
+    /// The step whose workspace it is.
+    pub const fn step(self) -> Option<StepIndex> {
+        match self {
+            Self::Image => None,
+            Self::Live(step) | Self::Checkpoint(step) => Some(step),
+        }
+    }
+}
+
+/// When a step's workspace is saved.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct CheckpointPlan {
+    /// When the step has ended well, or in a way that is still graded.
+    pub after: bool,
+    /// While it runs, so often. Each replaces the one before on the same base.
+    pub every: Option<Millis>,
+    pub keep: Keep,
+    /// Steps with the same key share one result.
+    pub key: Option<Template>,
+}
+
+/// Which checkpoints taken while a step ran are kept, beside the last.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Keep {
+    #[default]
+    Last,
+    All,
+    /// The newest so many, 1..=1000.
+    Newest(u32),
 }
 
 #[derive(Debug, Clone, PartialEq)]
@@ -319,6 +381,11 @@ impl JobPlan {
         (0..u8::try_from(self.steps.len()).unwrap_or(u8::MAX)).map(StepIndex)
     }
 
+    /// Steps that start from the workspace of `index`, in its sandbox or from its checkpoint.
+    pub fn starting_from(&self, index: StepIndex) -> impl Iterator<Item = StepIndex> + '_ {
+        self.step_indices().filter(move |&i| self.step(i).origin.step() == Some(index))
+    }
+
     /// The step that goes on in the live sandbox of `index`, if any.
     pub fn continuation(&self, index: StepIndex) -> Option<StepIndex> {
         self.step_indices().find(|&i| self.step(i).origin == Origin::Live(index))
@@ -343,6 +410,8 @@ impl JobPlan {
 pub struct ResolvedStep {
     pub name: Name,
     pub kind: StepKind,
+    pub per: Per,
+    pub checkpoint: ResolvedCheckpoint,
     pub command: ResolvedCommand,
     pub image: String,
     pub user: String,
@@ -356,6 +425,13 @@ pub struct ResolvedStep {
     pub start_timeout: Millis,
     pub grace: Millis,
     pub grader: Option<GraderPlan>,
+}
+
+/// When an executor saves the workspace.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct ResolvedCheckpoint {
+    pub after: bool,
+    pub every: Option<Millis>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

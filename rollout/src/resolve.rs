@@ -8,8 +8,8 @@ use sha2::{Digest, Sha256};
 use crate::ids::{GroupId, JobId, RolloutId, StepIndex};
 use crate::name::Name;
 use crate::plan::{
-    CommandPlan, Field, FileContent, JobPlan, ResolvedCommand, ResolvedContent, ResolvedFile, ResolvedStep,
-    ResourcesPlan, StepPlan, Template,
+    CommandPlan, Field, FileContent, JobPlan, Per, ResolvedCheckpoint, ResolvedCommand, ResolvedContent,
+    ResolvedFile, ResolvedStep, ResourcesPlan, StepPlan, Template,
 };
 use crate::quantity::Resources;
 use crate::spec::{self, DiagnosticCode};
@@ -18,6 +18,9 @@ use crate::time::Millis;
 
 /// The longest task id, in bytes.
 pub const TASK_ID_BYTES_MAX: usize = 256;
+
+/// The longest key of a shared checkpoint, in bytes.
+pub const CHECKPOINT_KEY_BYTES_MAX: usize = 1024;
 
 /// The most text that the lookups of one field may give, in bytes: no field takes more.
 const EXPANDED_BYTES_MAX: usize = spec::FILE_BYTES_MAX;
@@ -85,6 +88,7 @@ pub(crate) fn step_templates(step: &StepPlan) -> impl Iterator<Item = &Template>
         .chain(step.env.values())
         .chain(arguments)
         .chain(files)
+        .chain(&step.checkpoint.key)
         .chain(times)
         .chain(resources.iter().filter_map(per_row))
 }
@@ -103,6 +107,7 @@ struct Names<'a> {
     row: Option<&'a Map<String, Value>>,
     lookup: Option<&'a Lookup<'a>>,
     step: Option<(&'a StepPlan, &'a str)>,
+    image_digest: Option<&'a str>,
 }
 
 impl Names<'_> {
@@ -135,6 +140,7 @@ impl Names<'_> {
             ["group", "size"] => Some(self.plan.group.size.to_string()),
             ["group", "epoch"] => self.lookup.map(|lookup| lookup.epoch.to_string()),
             ["step", "name"] => self.step.map(|(step, _)| step.name.to_string()),
+            ["image", "digest"] => self.image_digest.map(str::to_owned),
             ["step", "hash"] => self.step.map(|(_, hash)| hash.to_owned()),
             ["rollout", "id"] => self.rollout().map(|rollout| rollout.to_string()),
             ["rollout", "sample_index"] => self.rollout().map(|rollout| rollout.sample.to_string()),
@@ -176,7 +182,8 @@ fn row_value(row: &Map<String, Value>, columns: &[&str]) -> Result<String, Resol
 /// not printable ASCII.
 pub fn task_id(plan: &JobPlan, index: u64, row: &Map<String, Value>) -> Result<String, ResolveError> {
     let Some(template) = &plan.tasks.id else { return Ok(format!("row-{index}")) };
-    let id = Names { plan, job: None, row: Some(row), lookup: None, step: None }.expand(template)?;
+    let id = Names { plan, job: None, row: Some(row), lookup: None, step: None, image_digest: None }
+        .expand(template)?;
     if id.len() > TASK_ID_BYTES_MAX {
         return Err(ResolveError::TooLong {
             field: "tasks.id".to_owned(),
@@ -200,7 +207,8 @@ pub fn task_id(plan: &JobPlan, index: u64, row: &Map<String, Value>) -> Result<S
 /// The path is empty, too long, a URL, or holds a control character.
 pub fn output_table(plan: &JobPlan, job: JobId) -> Result<Option<String>, ResolveError> {
     let Some(template) = &plan.output.table else { return Ok(None) };
-    let table = Names { plan, job: Some(job), row: None, lookup: None, step: None }.expand(template)?;
+    let table = Names { plan, job: Some(job), row: None, lookup: None, step: None, image_digest: None }
+        .expand(template)?;
     spec::check_table(&table).map_err(|bad| ResolveError::BadValue {
         field: "output.table".to_owned(),
         problem: bad.message,
@@ -234,9 +242,12 @@ pub fn check_row(plan: &JobPlan, index: u64, row: &Map<String, Value>) -> Result
     // Ids of any job and group have the same form: these stand in for the real ones.
     let group = GroupId { job: JobId::from_bits(0), index: 0 };
     let rollout = RolloutId { group, sample: 0, refill: 0 };
-    let lookup = Lookup { row, task_id: &task_id, group, epoch: 0, rollout: Some(rollout) };
     for step in plan.step_indices() {
+        // What runs once a group knows no rollout.
+        let rollout = (plan.step(step).per == Per::Rollout).then_some(rollout);
+        let lookup = Lookup { row, task_id: &task_id, group, epoch: 0, rollout };
         resolve(plan, step, &lookup, None).map_err(problem)?;
+        checkpoint_key(plan, step, &lookup, "sha256:", None).map_err(problem)?;
     }
     Ok(())
 }
@@ -310,7 +321,14 @@ fn own_resources(plan: &JobPlan, index: StepIndex, lookup: &Lookup<'_>) -> Resul
 
 fn names<'a>(plan: &'a JobPlan, step: &'a StepPlan, lookup: &'a Lookup<'a>, hash: &'a str) -> Names<'a> {
     let job = Some(lookup.group.job);
-    Names { plan, job, row: Some(lookup.row), lookup: Some(lookup), step: Some((step, hash)) }
+    Names {
+        plan,
+        job,
+        row: Some(lookup.row),
+        lookup: Some(lookup),
+        step: Some((step, hash)),
+        image_digest: None,
+    }
 }
 
 fn field_of(step: &StepPlan, field: &str) -> String {
@@ -335,17 +353,61 @@ fn resolve(
     if !uses_hash {
         return Ok(resolved);
     }
-    // The hash is over the step as it is without its own hash.
-    let hash = step_hash(&resolved);
+    let hash = step_hash(plan, step, &resolved, lookup, client_files)?;
     with_hash(&names(plan, step, lookup, &hash), step, resources, client_files)
 }
 
 /// `sha256:<hex>` over what makes the workspace after the step: image, user, folder, command,
-/// environment and files.
-fn step_hash(step: &ResolvedStep) -> String {
-    let ResolvedStep { command, image, user, workdir, env, files, .. } = step;
-    let text = serde_json::json!([image, user, workdir, command, env, files]).to_string();
-    format!("sha256:{}", hex::encode(Sha256::digest(text.as_bytes())))
+/// environment and files (as they are without the hash itself), and the same of the step whose
+/// workspace it started from.
+fn step_hash(
+    plan: &JobPlan,
+    step: &StepPlan,
+    resolved: &ResolvedStep,
+    lookup: &Lookup<'_>,
+    client_files: Option<&BTreeMap<String, String>>,
+) -> Result<String, ResolveError> {
+    let before = match step.origin.step() {
+        None => None,
+        Some(index) => {
+            let before = plan.step(index);
+            let resources = own_resources(plan, index, lookup)?;
+            let bare = with_hash(&names(plan, before, lookup, ""), before, resources, client_files)?;
+            Some(step_hash(plan, before, &bare, lookup, client_files)?)
+        }
+    };
+    let ResolvedStep { command, image, user, workdir, env, files, .. } = resolved;
+    let text = serde_json::json!([image, user, workdir, command, env, files, before]).to_string();
+    Ok(format!("sha256:{}", hex::encode(Sha256::digest(text.as_bytes()))))
+}
+
+/// The key under which the result of step `index` is shared, if it has one. `image_digest` is that
+/// of the step's image.
+///
+/// # Errors
+/// A lookup has no value here, or the key is empty or longer than [`CHECKPOINT_KEY_BYTES_MAX`].
+pub fn checkpoint_key(
+    plan: &JobPlan,
+    index: StepIndex,
+    lookup: &Lookup<'_>,
+    image_digest: &str,
+    client_files: Option<&BTreeMap<String, String>>,
+) -> Result<Option<String>, ResolveError> {
+    let step = plan.step(index);
+    let Some(template) = &step.checkpoint.key else { return Ok(None) };
+    let resources = own_resources(plan, index, lookup)?;
+    let bare = with_hash(&names(plan, step, lookup, ""), step, resources, client_files)?;
+    let hash = step_hash(plan, step, &bare, lookup, client_files)?;
+    let names = Names { image_digest: Some(image_digest), ..names(plan, step, lookup, &hash) };
+    let key = names.expand(template)?;
+    if key.is_empty() {
+        return Err(bad(step, "checkpoint.key", "is empty".to_owned(), "a key that names the result"));
+    }
+    if key.len() > CHECKPOINT_KEY_BYTES_MAX {
+        let field = field_of(step, "checkpoint.key");
+        return Err(ResolveError::TooLong { field, bytes: key.len(), limit: CHECKPOINT_KEY_BYTES_MAX });
+    }
+    Ok(Some(key))
 }
 
 fn with_hash(
@@ -360,6 +422,8 @@ fn with_hash(
     Ok(ResolvedStep {
         name: step.name.clone(),
         kind: step.kind,
+        per: step.per,
+        checkpoint: ResolvedCheckpoint { after: step.checkpoint.after, every: step.checkpoint.every },
         command,
         image,
         user: step.user.clone(),

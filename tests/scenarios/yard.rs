@@ -140,6 +140,7 @@ impl Yard {
             times: Times::default(),
             usage: Usage::default(),
             image_digest: String::new(),
+            checkpoint: None,
         });
         self.event(Event::AttemptEnded { at, attempt, outcome, kept });
     }

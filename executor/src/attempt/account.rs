@@ -101,9 +101,11 @@ impl Account {
                 ended_at: wall_now(),
                 boot: Some(self.boot),
                 run,
+                checkpoint: None,
             },
             usage: self.meter.usage(),
             image_digest: image_digest.to_owned(),
+            checkpoint: None,
         }
     }
 }

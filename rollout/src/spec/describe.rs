@@ -8,7 +8,7 @@ use serde::Serialize;
 
 use super::job::critical_path;
 use crate::ids::StepIndex;
-use crate::plan::{Field, JobPlan, Origin, ResourcesPlan, Split, StepKind, TaskSource};
+use crate::plan::{Field, JobPlan, Origin, Per, ResourcesPlan, Split, StepKind, TaskSource};
 use crate::quantity::{Bytes, MilliCpu, Request, Resources};
 use crate::time::Millis;
 
@@ -46,8 +46,11 @@ pub struct StepDescription {
     pub name: String,
     pub kind: StepKind,
     pub needs: Vec<String>,
-    /// Step whose live sandbox it goes on in; none: a fresh one from the image.
+    pub per: Per,
+    /// Step whose live sandbox it goes on in.
     pub continues: Option<String>,
+    /// Step from whose checkpoint its new sandbox starts; with neither: from the image.
+    pub restores: Option<String>,
     pub image: String,
     /// None: looked up per row.
     pub timeout_ms: Option<u64>,
@@ -68,8 +71,13 @@ pub fn describe(plan: &JobPlan, rows: u64) -> Description {
         kind: step.kind,
         needs: step.needs.iter().map(|&need| name(need)).collect(),
         continues: match step.origin {
-            Origin::Image => None,
+            Origin::Image | Origin::Checkpoint(_) => None,
             Origin::Live(before) => Some(name(before)),
+        },
+        per: step.per,
+        restores: match step.origin {
+            Origin::Image | Origin::Live(_) => None,
+            Origin::Checkpoint(before) => Some(name(before)),
         },
         image: step.image.to_string(),
         timeout_ms: match step.timeout {
@@ -252,11 +260,18 @@ impl Description {
     fn step_line(&self, step: &StepDescription) -> String {
         let place = self.steps.iter().position(|other| other.name == step.name).unwrap_or(0);
         let before = place.checked_sub(1).map(|before| self.steps[before].name.clone());
-        let mut notes = vec!["rollout".to_owned()];
-        match &step.continues {
-            None if place > 0 => notes.push("fresh, from image".to_owned()),
-            Some(live) => notes.push(format!("in the sandbox of {live}")),
-            None => {}
+        let mut notes = vec![
+            match step.per {
+                Per::Rollout => "rollout",
+                Per::Group => "group",
+            }
+            .to_owned(),
+        ];
+        match (&step.continues, &step.restores) {
+            (Some(live), _) => notes.push(format!("in the sandbox of {live}")),
+            (None, Some(before)) => notes.push(format!("fresh, from {before}")),
+            (None, None) if place > 0 => notes.push("fresh, from image".to_owned()),
+            (None, None) => {}
         }
         if place > 0 && step.needs != before.into_iter().collect::<Vec<_>>() {
             let needs = if step.needs.is_empty() { "nothing".to_owned() } else { step.needs.join(", ") };

@@ -50,6 +50,7 @@ codes! {
     BadType "bad_type" "A value is of the wrong kind, such as text where a number belongs.";
     BadValue "bad_value" "A value is of the right kind and still not allowed: out of range, badly formed.";
     BadRelation "bad_relation" "Two fields contradict each other.";
+    OverSampleBias "over_sample_bias" "Over-sampling cancels the slowest members, which biases the sample.";
     NotAvailableYet "not_available_yet" "The field is valid, and this build has no machinery for it.";
     // Lookups.
     ExpressionHere "expression_here" "A lookup is written where none is expanded, or is not quoted in a flow map.";

@@ -22,6 +22,7 @@ use crate::time::Millis;
 
 const MAX_RUNNING: u32 = 256;
 const PRIORITY: u8 = 50;
+const REFILL_LIMIT: u32 = 2;
 
 /// Reads a walked document. The plan is complete only if the sink holds no error afterwards.
 pub(crate) fn read(root: &Node, scope: &Scope, sink: &mut Sink) -> Option<JobPlan> {
@@ -75,7 +76,13 @@ fn labels(job: &View<'_>) -> Option<BTreeMap<String, String>> {
 
 fn group(job: &View<'_>, sink: &mut Sink) -> Option<GroupPlan> {
     let Some(view) = job.object("group") else {
-        return Some(GroupPlan { size: 1, min_valid: 1, on_incomplete: OnIncomplete::Deliver });
+        return Some(GroupPlan {
+            size: 1,
+            min_valid: 1,
+            on_incomplete: OnIncomplete::Refill,
+            refill_limit: REFILL_LIMIT,
+            over_sample: 0,
+        });
     };
     let size: u32 = view.text("size").map_or(Some(1), |text| text.parse().ok())?;
     let default = size.min(2).max(size.saturating_mul(3).div_ceil(4));
@@ -93,17 +100,30 @@ fn group(job: &View<'_>, sink: &mut Sink) -> Option<GroupPlan> {
         let message = format!("`group.over_sample` {over} is more than `group.size` {size}");
         let fault = Diagnostic::error(Code::BadRelation, found.node.span, &found.path, message);
         sink.push(fault.expected(format!("0 to {size}")));
+    } else if let Some(found) = view.find("over_sample").filter(|found| found.node.text() != Some("0")) {
+        let message = "the slowest members of each group are cancelled: the sample leans to short rollouts";
+        let fault = Diagnostic::warning(Code::OverSampleBias, found.node.span, &found.path, message);
+        sink.push(fault.expected("no `over_sample`, or a trainer that allows for it"));
     }
     let on_incomplete = match view.text("on_incomplete") {
-        None | Some("deliver") => OnIncomplete::Deliver,
+        None | Some("refill") => OnIncomplete::Refill,
+        Some("deliver") => OnIncomplete::Deliver,
         Some("drop") => OnIncomplete::Drop,
         Some(_) => return None,
     };
-    Some(GroupPlan { size, min_valid, on_incomplete })
+    Some(GroupPlan {
+        size,
+        min_valid,
+        on_incomplete,
+        refill_limit: view.text("refill_limit").map_or(Some(REFILL_LIMIT), |text| text.parse().ok())?,
+        over_sample: view.text("over_sample").map_or(Some(0), |text| text.parse().ok())?,
+    })
 }
 
 fn admission(job: &View<'_>, size: u32, sink: &mut Sink) -> Option<AdmissionPlan> {
-    let default = AdmissionPlan { max_running: MAX_RUNNING.max(size), priority: PRIORITY };
+    let over_sample = job.object("group").and_then(|group| group.parse::<u32>("over_sample")).unwrap_or(0);
+    let members = size.saturating_add(over_sample);
+    let default = AdmissionPlan { max_running: MAX_RUNNING.max(members), priority: PRIORITY };
     let Some(view) = job.object("admission") else { return Some(default) };
     for (given, other) in [("max_staleness", "batch_groups"), ("batch_groups", "max_staleness")] {
         if let (Some(found), None) = (view.find(given), view.find(other)) {
@@ -112,8 +132,6 @@ fn admission(job: &View<'_>, size: u32, sink: &mut Sink) -> Option<AdmissionPlan
             sink.push(fault.expected("both or neither"));
         }
     }
-    let over_sample = job.object("group").and_then(|group| group.parse::<u32>("over_sample")).unwrap_or(0);
-    let members = size.saturating_add(over_sample);
     let max_running: u32 =
         view.text("max_running").map_or(Some(default.max_running), |text| text.parse().ok())?;
     if max_running < members

@@ -7,15 +7,16 @@ use super::fields::file_mode;
 use super::grammar;
 use super::graph::Graph;
 use super::resources;
-use super::steps::StepDoc;
+use super::steps::{StepDoc, per_group};
 use super::tables::{ARTIFACTS_MAX, FILES_BYTES_MAX, FILES_MAX};
 use super::tree::{Span, child_path, item_path};
 use super::view::{Found, Layered, View};
 use crate::expression;
 use crate::ids::StepIndex;
 use crate::plan::{
-    CommandPlan, Field, FileContent, FilePlan, GraderPlan, InputPlan, OnAgentTimeout, OnGraderTimeout,
-    Origin, OutputDecl, OutputSource, RetryPlan, RewardSource, StepKind, StepPlan, Template,
+    CheckpointPlan, CommandPlan, Field, FileContent, FilePlan, GraderPlan, InputPlan, Keep, OnAgentTimeout,
+    OnGraderTimeout, Origin, OutputDecl, OutputSource, Per, RetryPlan, RewardSource, StepKind, StepPlan,
+    Template,
 };
 use crate::quantity::Bytes;
 use crate::time::Millis;
@@ -30,23 +31,23 @@ const OUTPUT_BYTES: Bytes = Bytes(16 << 20);
 const REGRADES: u32 = 1;
 const REWARD_FILES: [&str; 2] = ["/logs/verifier/reward.json", "/logs/verifier/reward.txt"];
 
-/// The image of a step; `live` = of the step whose sandbox it goes on in.
-pub(crate) fn image(doc: &StepDoc<'_>, live: Option<Template>, sink: &mut Sink) -> Option<Template> {
+/// The image of a step; `before` = of the step whose workspace it starts from.
+pub(crate) fn image(doc: &StepDoc<'_>, before: Option<Template>, sink: &mut Sink) -> Option<Template> {
     let own = doc.own.find("image");
-    if let Some(live) = live {
+    if let Some(before) = before {
         let template = own.as_ref().and_then(|found| expression::parse(found.node.text()?).ok());
         if let (Some(found), Some(template)) = (own, template)
-            && template != live
+            && template != before
         {
             let message = format!(
-                "{} goes on in a sandbox that was made from another image, {}",
+                "{} starts from a workspace over another image, {}",
                 quoted(&doc.name),
-                quoted(&live.to_string())
+                quoted(&before.to_string())
             );
             let fault = Diagnostic::error(Code::BadRelation, found.node.span, &found.path, message);
             sink.push(fault.expected("no `image` here, or `from: image`"));
         }
-        return Some(live);
+        return Some(before);
     }
     let Some(found) = doc.all.find("image") else {
         let path = format!("{}.image", doc.own.path);
@@ -62,7 +63,6 @@ pub(crate) fn image(doc: &StepDoc<'_>, live: Option<Template>, sink: &mut Sink) 
 pub(crate) fn read(doc: &StepDoc<'_>, sink: &mut Sink) -> Option<StepPlan> {
     let all = &doc.all;
     check_env_timeout(all, sink);
-    check_checkpoint(all, sink);
     let files = files(doc, sink);
     let outputs = outputs(&doc.own, sink);
     let resources = resources::read(&all.object("resources"), sink);
@@ -82,7 +82,9 @@ pub(crate) fn read(doc: &StepDoc<'_>, sink: &mut Sink) -> Option<StepPlan> {
         name: doc.own.parse("name")?,
         kind: doc.kind,
         needs: Vec::new(),
+        per: Per::Rollout,
         origin: Origin::Image,
+        checkpoint: CheckpointPlan::default(),
         command,
         image: Template::literal(""),
         user: all.text("user").unwrap_or(USER).to_owned(),
@@ -96,6 +98,7 @@ pub(crate) fn read(doc: &StepDoc<'_>, sink: &mut Sink) -> Option<StepPlan> {
         start_timeout: time(all, "start_timeout", START_TIMEOUT)?,
         grace: time(all, "grace", GRACE)?,
         retry: retry?,
+        resume: doc.own.object("agent").is_some_and(|agent| agent.text("resume") == Some("true")),
         grader,
     })
 }
@@ -389,10 +392,60 @@ fn check_env_timeout(all: &Layered<'_>, sink: &mut Sink) {
     }
 }
 
-fn check_checkpoint(all: &Layered<'_>, sink: &mut Sink) {
-    let checkpoint = all.object("checkpoint");
-    let Some(found) = checkpoint.find("key") else { return };
-    let Some(template) = found.node.text().and_then(|text| expression::parse(text).ok()) else { return };
+/// How the workspace of a step is used.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Users {
+    pub live: bool,
+    pub restored: bool,
+}
+
+/// When the workspace is saved. `after` follows from its users, unless it is written.
+pub(crate) fn checkpoint(doc: &StepDoc<'_>, users: Users, sink: &mut Sink) -> Option<CheckpointPlan> {
+    let view = doc.all.object("checkpoint");
+    let group = per_group(doc);
+    let key = checkpoint_key(doc, &view, sink);
+    let needed = group || users.restored || key.is_some();
+    let after = match view.find("after") {
+        None => needed || users.live,
+        Some(found) => {
+            let after = found.node.text() == Some("true");
+            if needed && !after {
+                let why = match (group, users.restored) {
+                    (true, _) => "it runs once a group, and its members start from its workspace",
+                    (_, true) => "another step starts from its workspace in a new sandbox",
+                    _ => "its result is shared by `key`",
+                };
+                let message = format!("{} must be saved: {why}", quoted(&doc.name));
+                let fault = Diagnostic::error(Code::BadRelation, found.node.span, &found.path, message);
+                sink.push(fault.expected("`after: true`, or no `after`"));
+            }
+            after
+        }
+    };
+    let every = match view.find("every") {
+        None => None,
+        Some(found) => match found.node.text()?.parse::<Millis>() {
+            Ok(every) => Some(every),
+            Err(_) => {
+                let message = "turns and actions are not counted yet".to_owned();
+                let fault = Diagnostic::error(Code::NotAvailableYet, found.node.span, &found.path, message);
+                sink.push(fault.expected("a duration, such as 5m"));
+                None
+            }
+        },
+    };
+    let keep = match view.text("keep") {
+        None | Some("last") => Keep::Last,
+        Some("all") => Keep::All,
+        Some(count) => Keep::Newest(count.parse().ok()?),
+    };
+    Some(CheckpointPlan { after, every, keep, key })
+}
+
+/// Steps with the same key share one result, so the key must name all that makes it.
+fn checkpoint_key(doc: &StepDoc<'_>, view: &Layered<'_>, sink: &mut Sink) -> Option<Template> {
+    let found = view.find("key")?;
+    let template = expression::parse(found.node.text()?).ok()?;
     for wanted in ["image.digest", "step.hash"] {
         if !template.lookups().any(|lookup| lookup.join(".") == wanted) {
             let message =
@@ -401,6 +454,26 @@ fn check_checkpoint(all: &Layered<'_>, sink: &mut Sink) {
             sink.push(fault.expected(format!("`${{{wanted}}}` in the key")));
         }
     }
+    let mut refuse = |message: String, expected: &str| {
+        let fault = Diagnostic::error(Code::BadRelation, found.key_span, &found.path, message);
+        sink.push(fault.expected(expected));
+    };
+    if doc.kind != StepKind::Run {
+        refuse(
+            format!(
+                "{} is not a run step: what an agent or a grader does is never shared",
+                quoted(&doc.name)
+            ),
+            "`key` on run steps only",
+        );
+    }
+    if doc.own.has("outputs") {
+        refuse(
+            format!("{} has a `key` and `outputs`: only its workspace is shared", quoted(&doc.name)),
+            "no `outputs`: leave the files in the workspace",
+        );
+    }
+    Some(template)
 }
 
 /// Whether a step of this kind records nothing without a trained model.

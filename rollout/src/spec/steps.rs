@@ -7,7 +7,7 @@ use super::tables::{DEFAULTS, STEP};
 use super::tree::{Node, Span, item_path};
 use super::view::{Layered, View};
 use crate::ids::StepIndex;
-use crate::plan::{Origin, STEPS_MAX, StepKind, StepPlan};
+use crate::plan::{Origin, Per, STEPS_MAX, StepKind, StepPlan};
 
 /// A step of the document.
 #[derive(Debug)]
@@ -25,6 +25,17 @@ pub(crate) struct StepDoc<'t> {
 enum Start {
     Image,
     Live(usize),
+    Checkpoint(usize),
+}
+
+impl Start {
+    /// The step whose workspace it is.
+    fn step(self) -> Option<usize> {
+        match self {
+            Self::Image => None,
+            Self::Live(step) | Self::Checkpoint(step) => Some(step),
+        }
+    }
 }
 
 /// The word of `from` that is no step.
@@ -115,30 +126,25 @@ fn graph_step(doc: &StepDoc<'_>) -> GraphStep {
 /// In topological order, so that what a step starts from is known before its needers ask.
 fn starts(docs: &[StepDoc<'_>], graph: &Graph, sink: &mut Sink) -> Vec<Option<Start>> {
     let mut starts: Vec<Option<Start>> = vec![None; docs.len()];
-    let mut continued: Vec<Option<usize>> = vec![None; docs.len()];
+    let mut continued = vec![false; docs.len()];
     for &index in &graph.order {
         check_per(docs, graph, index, sink);
-        let start = start(docs, graph, index, &starts, sink);
-        starts[index] = start;
-        let Some(Start::Live(before)) = start else { continue };
-        if let Some(first) = continued[before] {
-            let doc = &docs[index];
-            let (span, path) = from_place(doc);
-            let message = format!(
-                "{} and {} both go on in the sandbox of {}; a second continuation needs a checkpoint, which is not available yet",
-                quoted(&docs[first].name),
-                quoted(&doc.name),
-                quoted(&docs[before].name)
-            );
-            let fault = Diagnostic::error(Code::NotAvailableYet, span, &path, message);
-            sink.push(
-                fault.expected("`from: image` with what it needs as `inputs`, or one step after the other"),
-            );
-        } else {
-            continued[before] = Some(index);
+        let mut start = start(docs, graph, index, &starts, sink);
+        if let Some(Start::Live(before)) = start {
+            // A sandbox goes on once, and only among steps that run equally often.
+            let restored = continued[before] || per_group(&docs[before]) != per_group(&docs[index]);
+            continued[before] |= !restored;
+            if restored {
+                start = Some(Start::Checkpoint(before));
+            }
         }
+        starts[index] = start;
     }
     starts
+}
+
+pub(crate) fn per_group(doc: &StepDoc<'_>) -> bool {
+    doc.all.text("per") == Some("group")
 }
 
 /// The place to complain about a step's workspace: `from` if written, else the name.
@@ -150,7 +156,6 @@ fn from_place(doc: &StepDoc<'_>) -> (Span, String) {
 }
 
 fn check_per(docs: &[StepDoc<'_>], graph: &Graph, index: usize, sink: &mut Sink) {
-    let per_group = |doc: &StepDoc<'_>| doc.all.text("per") == Some("group");
     let doc = &docs[index];
     if !per_group(doc) {
         return;
@@ -189,9 +194,6 @@ fn start(
     };
     let (span, path) = from_place(doc);
     let needs = &graph.needs[index];
-    let unavailable = |message: String, expected: &str| {
-        Some(Diagnostic::error(Code::NotAvailableYet, span, &path, message).expected(expected))
-    };
     let names = |steps: &[usize]| listed(steps.iter().map(|&step| docs[step].name.as_str()));
     let (start, fault) = match doc.own.text("from") {
         Some(IMAGE) => (Some(Start::Image), None),
@@ -211,26 +213,7 @@ fn start(
                     Some(fault.expected(format!("{} in the `needs` of {}", quoted(from), quoted(&doc.name)))),
                 )
             }
-            Some(before) if fresh => {
-                let message = format!(
-                    "a fresh sandbox with the workspace of {} needs a checkpoint, which is not available yet",
-                    quoted(&docs[before].name)
-                );
-                let expected = if grader {
-                    "no `from`, with the files to grade as `inputs`"
-                } else {
-                    "`isolate: reuse`, or `from: image`"
-                };
-                (None, unavailable(message, expected))
-            }
-            Some(before) if !needs.contains(&before) => {
-                let message = format!(
-                    "{} is not needed directly, so its workspace needs a checkpoint, which is not available yet",
-                    quoted(from)
-                );
-                let expected = format!("one of the direct needs ({}), or `image`", names(needs));
-                (None, unavailable(message, &expected))
-            }
+            Some(before) if fresh || !needs.contains(&before) => (Some(Start::Checkpoint(before)), None),
             Some(before) => (Some(Start::Live(before)), None),
         },
         None => match needs.as_slice() {
@@ -243,31 +226,18 @@ fn start(
                 let fault = Diagnostic::error(Code::FromAmbiguous, span, &path, message);
                 (None, Some(fault.expected(format!("`from` with one of {}, `image`", names(needs)))))
             }
-            &[need] if grader => match starts[need] {
-                Some(Start::Live(before)) => {
-                    let message = format!(
-                        "by default {} starts where {} started: with the workspace of {}, which needs a checkpoint, and checkpoints are not available yet",
-                        quoted(&doc.name),
-                        quoted(&docs[need].name),
-                        quoted(&docs[before].name)
-                    );
-                    (None, unavailable(message, "`from: image`, with the files to grade as `inputs`"))
-                }
-                start => (start, None),
-            },
-            &[need] if fresh => {
-                let message = format!(
-                    "a fresh sandbox with the workspace of {} needs a checkpoint, which is not available yet",
-                    quoted(&docs[need].name)
-                );
-                (None, unavailable(message, "no `isolate: fresh`, or `from: image`"))
+            // It sees what the work started from, and of the work only its inputs.
+            &[need] if grader => {
+                let start = starts[need].map(|start| start.step().map_or(Start::Image, Start::Checkpoint));
+                (start, None)
             }
+            &[need] if fresh => (Some(Start::Checkpoint(need)), None),
             &[need] => (Some(Start::Live(need)), None),
         },
     };
     sink_all(fault, sink);
     if grader {
-        check_grader_view(doc, start, fresh, sink);
+        check_grader_view(docs, doc, start, fresh, sink);
     }
     start
 }
@@ -278,8 +248,19 @@ fn sink_all(fault: Option<Diagnostic>, sink: &mut Sink) {
     }
 }
 
+/// Whether the workspace of a step holds what an agent did: it is one, or goes on from one.
+fn sees_work(docs: &[StepDoc<'_>], step: usize) -> bool {
+    docs[step].kind == StepKind::Agent || !per_group(&docs[step])
+}
+
 /// What a grader can see.
-fn check_grader_view(doc: &StepDoc<'_>, start: Option<Start>, fresh: bool, sink: &mut Sink) {
+fn check_grader_view(
+    docs: &[StepDoc<'_>],
+    doc: &StepDoc<'_>,
+    start: Option<Start>,
+    fresh: bool,
+    sink: &mut Sink,
+) {
     let inputs = doc.own.find("inputs").is_some_and(|found| !found.node.items().is_empty());
     if !inputs && !doc.own.has("from") {
         let path = format!("{}.inputs", doc.own.path);
@@ -292,20 +273,22 @@ fn check_grader_view(doc: &StepDoc<'_>, start: Option<Start>, fresh: bool, sink:
             fault.expected("`inputs: [{artifact: step.output, path: /in/file}]` with an output of the work"),
         );
     }
+    let own = doc.own.find("from").and_then(|found| found.node.text());
     match start {
-        Some(Start::Live(_)) => {
+        Some(Start::Live(before) | Start::Checkpoint(before)) if own.is_some() && sees_work(docs, before) => {
             let (span, path) = from_place(doc);
+            let (what, instead) = match start {
+                Some(Start::Live(_)) => {
+                    ("works in the sandbox it grades", "no `from`, with the files to grade as `inputs`")
+                }
+                _ => ("sees all files the work left", "no `from`, with the files to grade as `inputs`"),
+            };
             let message = format!(
-                "the grader {} works in the sandbox it grades: what the work left there can change the reward",
+                "the grader {} {what}: what the work left there can change the reward",
                 quoted(&doc.name)
             );
-            let expected = "no `from`, with the files to grade as `inputs`";
             let fault = Diagnostic::warning(Code::GraderSeesAgentWorkspace, span, &path, message);
-            sink.push(fault.expected(expected));
-            // A re-grade needs the sandbox as the agent left it, which only a checkpoint can give back.
-            let message = "grading in the sandbox of another step is not available yet: a grader that fails could not be run again";
-            let fault = Diagnostic::error(Code::NotAvailableYet, span, &path, message);
-            sink.push(fault.expected(expected));
+            sink.push(fault.expected(instead));
         }
         Some(Start::Image) if !fresh => {
             if let Some(isolate) = doc.own.find("isolate") {
@@ -315,6 +298,17 @@ fn check_grader_view(doc: &StepDoc<'_>, start: Option<Start>, fresh: bool, sink:
             }
         }
         _ => {}
+    }
+}
+
+/// Who starts from the workspace of `index`.
+fn users(starts: &[Option<Start>], index: usize) -> step::Users {
+    let uses = |test: fn(Start) -> bool| {
+        starts.iter().flatten().any(|start| start.step() == Some(index) && test(*start))
+    };
+    step::Users {
+        live: uses(|start| matches!(start, Start::Live(_))),
+        restored: uses(|start| matches!(start, Start::Checkpoint(_))),
     }
 }
 
@@ -332,12 +326,8 @@ fn plan(
     let mut images = vec![None; docs.len()];
     for &index in &graph.order {
         let doc = &docs[index];
-        let before = match starts[index] {
-            Some(Start::Live(before)) => images[before].clone(),
-            _ => None,
-        };
-        let image =
-            step::image(doc, matches!(starts[index], Some(Start::Live(_))).then_some(before).flatten(), sink);
+        let before = starts[index].and_then(Start::step);
+        let image = step::image(doc, before.and_then(|before: usize| images[before].clone()), sink);
         images[index].clone_from(&image);
         let inputs = step::inputs(docs, graph, index, &places, sink);
         let mut needs: Vec<StepIndex> = graph.needs[index].iter().map(|&need| places[need]).collect();
@@ -345,11 +335,14 @@ fn plan(
         let origin = starts[index].map(|start| match start {
             Start::Image => Origin::Image,
             Start::Live(before) => Origin::Live(places[before]),
+            Start::Checkpoint(before) => Origin::Checkpoint(places[before]),
         });
         let rest = step::read(doc, sink);
+        let checkpoint = step::checkpoint(doc, users(starts, index), sink);
         let step = (|| {
             let (origin, image, inputs) = (origin?, image?, inputs?);
-            Some(StepPlan { needs, origin, image, inputs, ..rest? })
+            let per = if per_group(doc) { Per::Group } else { Per::Rollout };
+            Some(StepPlan { needs, per, origin, checkpoint: checkpoint?, image, inputs, ..rest? })
         })();
         steps.push(step);
     }

@@ -208,19 +208,11 @@ static GROUP: Object = Object::new(
         field("min_valid", count(1, GROUP_SIZE_MAX), "Fewest valid rewards for a usable group."),
         field(
             "on_incomplete",
-            Shape::Choice(&[
-                choice("deliver"),
-                choice("drop"),
-                choice_later(
-                    "refill",
-                    "`deliver` or `drop`; without the field it is `deliver` until refill exists",
-                ),
-            ]),
-            "What happens to a group with too few valid rewards; default `deliver`.",
+            Shape::Choice(&[choice("deliver"), choice("drop"), choice("refill")]),
+            "What happens to a group with too few valid rewards; default `refill`.",
         ),
-        field("refill_limit", count(0, 10), "Refill rounds a group.").later("no `refill_limit`"),
-        field("over_sample", count(0, GROUP_SIZE_MAX), "Extra members to start.")
-            .later("no `over_sample`; raise `size` instead"),
+        field("refill_limit", count(0, 10), "Refill rounds a group; default 2."),
+        field("over_sample", count(0, GROUP_SIZE_MAX), "Members started beyond `size`; default 0."),
     ],
 );
 
@@ -306,10 +298,7 @@ static STEP_FIELDS: &[Field] = &[
     field("needs", list(&PLAIN_NAME, STEPS_MAX), "Steps that must have ended well before this one."),
     field(
         "per",
-        Shape::Choice(&[
-            choice("rollout"),
-            choice_later("group", "no `per`; the step then runs once for every rollout"),
-        ]),
+        Shape::Choice(&[choice("rollout"), choice("group")]),
         "How often the step runs; default `rollout`.",
     ),
     field("run", Shape::Scalar(Grammar::Shell, Expands::Verbatim), "Shell text for `/bin/sh -e`."),
@@ -365,7 +354,7 @@ static STEP_FIELDS: &[Field] = &[
         Shape::Choice(&[choice("fresh"), choice("reuse")]),
         "`fresh`: a new sandbox; `reuse`: the live sandbox of `from`.",
     ),
-    field("checkpoint", Shape::Object(&CHECKPOINT), "When the workspace is saved.").later("no `checkpoint`"),
+    field("checkpoint", Shape::Object(&CHECKPOINT), "When the workspace is saved."),
     field("idle", Shape::Object(&IDLE), "Give resources back while nothing runs.").later("no `idle`"),
     field("timeout", looked_up(STEP_TIME, Known::Group), "Wall clock of one attempt; default 10m."),
     field("env_timeout", duration(SECOND, WEEK), "As `timeout`, without model wait.")
@@ -405,8 +394,11 @@ static AGENT: Object = Object::new(
             "Program and arguments, run without a shell.",
         )
         .required(),
-        field("resume", fixed(Grammar::Bool), "The agent can restart from its workspace.")
-            .later("no `resume`"),
+        field(
+            "resume",
+            fixed(Grammar::Bool),
+            "The agent can start again from a workspace saved while it ran.",
+        ),
     ],
 );
 

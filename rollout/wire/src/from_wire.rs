@@ -3,14 +3,16 @@
 use std::fmt::Display;
 use std::str::FromStr;
 
+use rollout::checkpoint::{Checkpoint, LAYERS_MAX, Layer};
 use rollout::failure::{Domain, Failure};
 use rollout::outcome::{Artifact, Captured, Outcome, Reward, Times, Usage};
 use rollout::plan::{
-    GraderPlan, OnAgentTimeout, OnGraderTimeout, OutputDecl, OutputSource, ResolvedCommand, ResolvedContent,
-    ResolvedFile, ResolvedStep, RewardSource, STEPS_MAX, StepKind,
+    GraderPlan, OnAgentTimeout, OnGraderTimeout, OutputDecl, OutputSource, Per, ResolvedCheckpoint,
+    ResolvedCommand, ResolvedContent, ResolvedFile, ResolvedStep, RewardSource, STEPS_MAX, StepKind,
 };
 use rollout::quantity::{Limit, Request};
 use rollout::spec::ARTIFACTS_MAX;
+use rollout::text::shown;
 use rollout::{AttemptId, Bytes, MilliCpu, Millis, Resources, StepIndex, Timestamp};
 
 use crate::v1;
@@ -98,7 +100,37 @@ pub fn step(message: &v1::Step) -> Result<ResolvedStep, WireError> {
         start_timeout: Millis(message.start_timeout_ms),
         grace: Millis(message.grace_ms),
         grader: message.grader.as_ref().map(grader).transpose()?,
+        per: match message.per.as_str() {
+            "rollout" => Per::Rollout,
+            "group" => Per::Group,
+            other => return Err(wrong("step.per", format!("unknown value `{}`", shown(other, 40)))),
+        },
+        checkpoint: ResolvedCheckpoint {
+            after: message.checkpoint_after,
+            every: message.checkpoint_every_ms.map(Millis),
+        },
     })
+}
+
+/// A stack of layers: bounded, with an id and a blob each.
+pub fn checkpoint(field: &str, message: &v1::Checkpoint) -> Result<Checkpoint, WireError> {
+    bounded(&format!("{field}.image"), &message.image, TEXT_BYTES_MAX)?;
+    if message.layers.len() > LAYERS_MAX {
+        let problem = format!("{} layers, at most {LAYERS_MAX}", message.layers.len());
+        return Err(wrong(&format!("{field}.layers"), problem));
+    }
+    let layer = |layer: &v1::Layer| {
+        let field = |name: &str| format!("{field}.layers.{name}");
+        Ok(Layer {
+            id: parse(&field("id"), &layer.id)?,
+            blob: sha256(&field("blob_sha256"), &layer.blob_sha256)?,
+            packed: Bytes(amount(&field("packed_bytes"), layer.packed_bytes)?),
+            content: Bytes(amount(&field("content_bytes"), layer.content_bytes)?),
+            entries: amount(&field("entries"), layer.entries)?,
+        })
+    };
+    let layers = message.layers.iter().map(layer).collect::<Result<_, _>>()?;
+    Ok(Checkpoint { image: message.image.clone(), layers })
 }
 
 fn file(message: &v1::File) -> Result<ResolvedFile, WireError> {
@@ -171,6 +203,7 @@ pub fn outcome(message: &v1::Outcome) -> Result<Outcome, WireError> {
         times: times(required("outcome.times", message.times.as_ref())?)?,
         usage: message.usage.as_ref().map(usage).transpose()?.unwrap_or_default(),
         image_digest: message.image_digest.clone(),
+        checkpoint: message.checkpoint.as_ref().map(|c| checkpoint("outcome.checkpoint", c)).transpose()?,
     })
 }
 
@@ -192,7 +225,7 @@ fn amount(field: &str, value: u64) -> Result<u64, WireError> {
 fn sha256(field: &str, text: &str) -> Result<String, WireError> {
     let is_hex = text.bytes().all(|b| b.is_ascii_digit() || (b'a'..=b'f').contains(&b));
     if text.len() != SHA256_HEX_LEN || !is_hex {
-        return Err(wrong(field, format!("`{}` is not a sha256", rollout::text::shown(text, 80))));
+        return Err(wrong(field, format!("`{}` is not a sha256", shown(text, 80))));
     }
     Ok(text.to_owned())
 }
@@ -254,6 +287,7 @@ fn times(m: &v1::Times) -> Result<Times, WireError> {
         ended_at: at("outcome.times.ended_at_us", m.ended_at_us)?,
         boot: ms("outcome.times.boot_ms", m.boot_ms)?,
         run: ms("outcome.times.run_ms", m.run_ms)?,
+        checkpoint: ms("outcome.times.checkpoint_ms", m.checkpoint_ms)?,
     })
 }
 

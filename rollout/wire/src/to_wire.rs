@@ -1,10 +1,11 @@
 //! Domain types -> wire messages. Total: every domain value has a wire form.
 
+use rollout::checkpoint::{Checkpoint, Layer};
 use rollout::failure::Failure;
 use rollout::outcome::{Artifact, Captured, Outcome, Reward, Times, Usage};
 use rollout::plan::{
-    GraderPlan, OnAgentTimeout, OnGraderTimeout, OutputDecl, OutputSource, ResolvedCommand, ResolvedContent,
-    ResolvedFile, ResolvedStep, RewardSource,
+    GraderPlan, OnAgentTimeout, OnGraderTimeout, OutputDecl, OutputSource, Per, ResolvedCommand,
+    ResolvedContent, ResolvedFile, ResolvedStep, RewardSource,
 };
 use rollout::{AttemptId, Resources};
 
@@ -54,7 +55,25 @@ pub fn step(step: &ResolvedStep) -> v1::Step {
         start_timeout_ms: step.start_timeout.0,
         grace_ms: step.grace.0,
         grader: step.grader.as_ref().map(grader),
+        per: match step.per {
+            Per::Rollout => "rollout",
+            Per::Group => "group",
+        }
+        .to_owned(),
+        checkpoint_after: step.checkpoint.after,
+        checkpoint_every_ms: step.checkpoint.every.map(|every| every.0),
     }
+}
+
+pub fn checkpoint(checkpoint: &Checkpoint) -> v1::Checkpoint {
+    let layer = |layer: &Layer| v1::Layer {
+        id: layer.id.to_string(),
+        blob_sha256: layer.blob.clone(),
+        packed_bytes: layer.packed.0,
+        content_bytes: layer.content.0,
+        entries: layer.entries,
+    };
+    v1::Checkpoint { image: checkpoint.image.clone(), layers: checkpoint.layers.iter().map(layer).collect() }
 }
 
 fn file(file: &ResolvedFile) -> v1::File {
@@ -120,6 +139,7 @@ pub fn outcome(outcome: &Outcome) -> v1::Outcome {
         times: Some(times(&outcome.times)),
         usage: Some(usage(&outcome.usage)),
         image_digest: outcome.image_digest.clone(),
+        checkpoint: outcome.checkpoint.as_ref().map(checkpoint),
     }
 }
 
@@ -153,6 +173,7 @@ fn times(times: &Times) -> v1::Times {
         ended_at_us: times.ended_at.0,
         boot_ms: times.boot.map(|m| m.0),
         run_ms: times.run.map(|m| m.0),
+        checkpoint_ms: times.checkpoint.map(|m| m.0),
     }
 }
 

@@ -112,6 +112,7 @@ impl Cluster {
             Event::AttemptRefused { at, attempt, class, message } => {
                 self.refused(now, &at, attempt, class, &message, &mut records);
             }
+            Event::CheckpointTaken { .. } => {}
             Event::GroupsSealed { groups } => self.sealed(&groups, &mut records),
         }
         records

@@ -1,5 +1,6 @@
 //! What the core wants done, once its records are stored.
 
+use rollout::checkpoint::Checkpoint;
 use rollout::{AttemptId, FailureCode, Generation, GroupId, IncarnationId, JobId, NodeId};
 
 #[derive(Debug, Clone, PartialEq)]
@@ -17,6 +18,8 @@ pub enum Command {
         continue_from: Option<AttemptId>,
         /// Keep the sandbox after a successful end for the next step of the chain.
         keep: bool,
+        /// The workspace a new sandbox starts with; none: the image as it is.
+        base: Option<Box<Checkpoint>>,
     },
     Kill {
         to: Target,

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use rollout::checkpoint::Checkpoint;
 use rollout::outcome::Outcome;
 use rollout::plan::JobPlan;
 use rollout::quantity::Request;
@@ -72,6 +73,12 @@ pub enum Event {
         class: RefusalClass,
         message: String,
     },
+    /// The workspace was saved while its step runs on.
+    CheckpointTaken {
+        at: Fence,
+        attempt: AttemptId,
+        checkpoint: Box<Checkpoint>,
+    },
     /// The recorder sealed the rows of these groups.
     GroupsSealed {
         groups: Vec<GroupId>,
@@ -136,4 +143,6 @@ pub enum RefusalClass {
     NeverFits,
     Unhealthy,
     SandboxGone,
+    /// A layer to start from cannot be fetched there, or is not what it claims to be.
+    CheckpointBad,
 }

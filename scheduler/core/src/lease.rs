@@ -114,6 +114,7 @@ impl Cluster {
                 attempt: reservation.attempt,
                 continue_from: place.and_then(|p| p.continue_from),
                 keep: job.plan.continuation(at.slot.step).is_some(),
+                base: None,
             });
         }
         for held in held {

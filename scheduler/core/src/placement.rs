@@ -173,7 +173,7 @@ impl Cluster {
             continue_from,
         });
         let to = Target { node: node.clone(), incarnation, generation };
-        commands.push(Command::Start { to, attempt, continue_from, keep });
+        commands.push(Command::Start { to, attempt, continue_from, keep, base: None });
     }
 
     /// If there are nodes but none could ever hold the step, the job is held and says so.

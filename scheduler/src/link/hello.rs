@@ -137,6 +137,15 @@ impl Reporter {
         super::start::unmeasured(Failure::new(FailureCode::OutcomeUnknown, message))
     }
 
+    pub(super) fn checkpoint_taken(&self, message: &v1::CheckpointTaken) -> Result<Event, WireError> {
+        let taken = from_wire::required("checkpoint.checkpoint", message.checkpoint.as_ref())?;
+        Ok(Event::CheckpointTaken {
+            at: self.at(message.generation),
+            attempt: from_wire::attempt("checkpoint.attempt", message.attempt.as_ref())?,
+            checkpoint: Box::new(from_wire::checkpoint("checkpoint.checkpoint", taken)?),
+        })
+    }
+
     pub(super) fn refused(&self, message: &v1::AttemptRefused) -> Result<Event, WireError> {
         use v1::attempt_refused::Class;
         Ok(Event::AttemptRefused {
@@ -147,6 +156,7 @@ impl Reporter {
                 Class::NeverFits => RefusalClass::NeverFits,
                 Class::Unhealthy => RefusalClass::Unhealthy,
                 Class::SandboxGone => RefusalClass::SandboxGone,
+                Class::CheckpointBad => RefusalClass::CheckpointBad,
                 Class::Unspecified => return Err(wrong("refused.class", "unspecified")),
             },
             message: shown(&message.message, TEXT_CHARS_MAX),

@@ -179,6 +179,7 @@ impl Reader<'_> {
             Some(Kind::Started(message)) => self.reporter.started(&message).map_err(bad)?,
             Some(Kind::Ended(message)) => self.reporter.ended(&message).map_err(bad)?,
             Some(Kind::Refused(message)) => self.reporter.refused(&message).map_err(bad)?,
+            Some(Kind::Checkpoint(message)) => self.reporter.checkpoint_taken(&message).map_err(bad)?,
             Some(Kind::Hello(_)) => {
                 return Err(Close { code: "bad_report", message: "a second hello".to_owned() });
             }

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use rollout::checkpoint::Checkpoint;
 use rollout::failure::Failure;
 use rollout::outcome::{Outcome, Times};
 use rollout::plan::ResolvedStep;
@@ -28,14 +29,19 @@ pub(super) struct StartOrder {
     attempt: AttemptId,
     continue_from: Option<AttemptId>,
     keep: bool,
+    base: Option<Box<Checkpoint>>,
 }
 
 impl StartOrder {
     pub(super) fn of(outgoing: &Outgoing) -> Option<Self> {
         match outgoing {
-            Outgoing::Core(Command::Start { to, attempt, continue_from, keep }) => {
-                Some(Self { to: to.clone(), attempt: *attempt, continue_from: *continue_from, keep: *keep })
-            }
+            Outgoing::Core(Command::Start { to, attempt, continue_from, keep, base }) => Some(Self {
+                to: to.clone(),
+                attempt: *attempt,
+                continue_from: *continue_from,
+                keep: *keep,
+                base: base.clone(),
+            }),
             _ => None,
         }
     }
@@ -88,6 +94,7 @@ impl Starts {
                 continue_from: order.continue_from.map(to_wire::attempt),
                 keep: order.keep,
                 inputs,
+                base: order.base.as_deref().map(to_wire::checkpoint),
             })
         });
         each.collect()

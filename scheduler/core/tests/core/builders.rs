@@ -31,7 +31,9 @@ pub fn step(name: &str, kind: StepKind, needs: &[u8]) -> StepPlan {
         name: name.parse().unwrap(),
         kind,
         needs: needs.iter().map(|&n| StepIndex(n)).collect(),
+        per: rollout::plan::Per::Rollout,
         origin: Origin::Image,
+        checkpoint: rollout::plan::CheckpointPlan::default(),
         command: CommandPlan::Shell("true".into()),
         image: Template::literal("host"),
         user: "rollout".into(),
@@ -45,6 +47,7 @@ pub fn step(name: &str, kind: StepKind, needs: &[u8]) -> StepPlan {
         start_timeout: Millis(60_000).into(),
         grace: Millis(1_000).into(),
         retry: RetryPlan { limit: 2, backoff: Millis(100), max_backoff: Millis(1_000) },
+        resume: false,
         grader: (kind == StepKind::Grader).then_some(grader),
     }
 }
@@ -61,7 +64,13 @@ pub fn plan(size: u32, steps: Vec<StepPlan>) -> JobPlan {
             epochs: 1,
             columns_used: vec![],
         },
-        group: GroupPlan { size, min_valid: size.min(2), on_incomplete: OnIncomplete::Deliver },
+        group: GroupPlan {
+            size,
+            min_valid: size.min(2),
+            on_incomplete: OnIncomplete::Deliver,
+            refill_limit: 2,
+            over_sample: 0,
+        },
         admission: AdmissionPlan { max_running: 64, priority: 50 },
         steps,
         output: OutputPlan { table: None, shard: ShardPlan::default(), columns: vec![], artifacts: true },
@@ -96,6 +105,7 @@ pub fn outcome(code: Option<FailureCode>, reward: Option<f32>) -> Box<Outcome> {
         times: Times::default(),
         usage: Usage::default(),
         image_digest: "host:0".into(),
+        checkpoint: None,
     })
 }
 
@@ -203,7 +213,7 @@ impl Yard {
         self.commands
             .iter()
             .filter_map(|c| match c {
-                Command::Start { to, attempt, continue_from, keep } => Some(Started {
+                Command::Start { to, attempt, continue_from, keep, base: _ } => Some(Started {
                     fence: Fence {
                         node: to.node.clone(),
                         incarnation: to.incarnation,

@@ -127,7 +127,7 @@ impl World {
     fn obey(&mut self) {
         for command in std::mem::take(&mut self.yard.commands) {
             match command {
-                Command::Start { to, attempt, continue_from, keep } => {
+                Command::Start { to, attempt, continue_from, keep, base: _ } => {
                     let holder = self.granted.entry((attempt, to.generation)).or_insert(to.incarnation);
                     assert_eq!(*holder, to.incarnation, "{attempt} at {} granted twice", to.generation);
                     let Some(exec) = self.reach(&to.node, to.incarnation) else { continue };
