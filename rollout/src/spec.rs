@@ -149,7 +149,7 @@ labels: {}
 tasks: {from: {inline: [{n: 1}]}}
 group: {}
 admission: {}
-defaults: {image: host, resources: {request: {}, limit: {}}, retry: {}}
+defaults: {image: host, resources: {request: {}, limit: {}}, retry: {}, checkpoint: {}}
 output: {shard: {}}
 steps:
   - {name: a, agent: {command: [x]}, outputs: [{name: o, path: o}], resources: {request: {}, limit: {}}}

@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 
 use proptest::prelude::*;
 use rollout::plan::{
-    CommandPlan, Field, GraderPlan, JobPlan, OnAgentTimeout, OnGraderTimeout, OnIncomplete, Origin,
-    OutputSource, Piece, ResolvedCommand, ResolvedContent, ResourcesPlan, RewardSource, Split, StepKind,
+    CommandPlan, Field, GraderPlan, JobPlan, Keep, OnAgentTimeout, OnGraderTimeout, OnIncomplete, Origin,
+    OutputSource, Per, Piece, ResolvedCommand, ResolvedContent, ResourcesPlan, RewardSource, Split, StepKind,
     TaskSource, Template,
 };
 use rollout::resolve::{self, Lookup, ResolveError};
@@ -77,7 +77,8 @@ fn the_minimal_job_means_what_it_says() {
     assert_eq!((plan.tasks.split, plan.tasks.epochs, &plan.tasks.id), (Split::Train, 1, &None));
     assert_eq!(plan.tasks.columns_used, ["n", "want"]);
     assert_eq!((plan.group.size, plan.group.min_valid), (4, 3));
-    assert_eq!(plan.group.on_incomplete, OnIncomplete::Deliver);
+    assert_eq!(plan.group.on_incomplete, OnIncomplete::Refill);
+    assert_eq!((plan.group.refill_limit, plan.group.over_sample), (2, 0));
     assert_eq!((plan.admission.max_running, plan.admission.priority), (256, 50));
     assert_eq!(plan.output.table, Some(Template::literal("./out")));
     assert_eq!((plan.output.shard.rows, plan.output.artifacts), (256, true));
@@ -162,8 +163,48 @@ fn a_grader_does_not_reuse_the_sandbox_it_grades() {
     let text = HELLO.replace("name: grade,", "name: grade, isolate: reuse, from: work,");
     let checked = spec::check(&text, "x");
     let codes: Vec<DiagnosticCode> = checked.diagnostics.iter().map(|found| found.code).collect();
-    assert_eq!(codes, [DiagnosticCode::NotAvailableYet, DiagnosticCode::GraderSeesAgentWorkspace]);
-    assert_eq!(checked.plan, None);
+    assert_eq!(codes, [DiagnosticCode::GraderSeesAgentWorkspace]);
+    let plan = checked.plan.unwrap();
+    // A re-grade starts from what the work left, not from what the first grader made of it.
+    assert_eq!(plan.steps[1].origin, Origin::Live(StepIndex(0)));
+    assert!(plan.steps[0].checkpoint.after);
+}
+
+#[test]
+fn workspaces_follow_from_who_starts_from_them() {
+    let text = job(
+        r#"  - {name: setup, per: group, run: git init, checkpoint: {key: "${image.digest}/${step.hash}"}}
+  - {name: more, per: group, needs: [setup], run: make}
+  - {name: agent, needs: [more], agent: {command: [solve], resume: true}, checkpoint: {every: 5m, keep: 3}, outputs: [{name: patch, from: git diff}]}
+  - {name: side, needs: [agent], isolate: fresh, run: "true", outputs: [{name: x, path: x}]}
+  - {name: tail, needs: [agent], run: "true", outputs: [{name: x, path: x}]}
+  - {name: grade, needs: [agent], grader: {exit: {0: 1, 1: 0}}, inputs: [{artifact: agent.patch, path: /in/p}], run: "true"}
+"#,
+    );
+    let plan = plan(&text);
+    let index = StepIndex;
+    let origins: Vec<Origin> = plan.steps.iter().map(|step| step.origin).collect();
+    assert_eq!(
+        origins,
+        [
+            Origin::Image,
+            Origin::Live(index(0)),
+            // Members fork from what the group made; the grader starts where the agent did.
+            Origin::Checkpoint(index(1)),
+            Origin::Checkpoint(index(2)),
+            Origin::Live(index(2)),
+            Origin::Checkpoint(index(1)),
+        ]
+    );
+    let pers: Vec<Per> = plan.steps.iter().map(|step| step.per).collect();
+    assert_eq!(pers[..3], [Per::Group, Per::Group, Per::Rollout]);
+    let after: Vec<bool> = plan.steps.iter().map(|step| step.checkpoint.after).collect();
+    assert_eq!(after, [true, true, true, false, false, false]);
+    let agent = &plan.steps[2];
+    assert!(agent.resume);
+    assert_eq!((agent.checkpoint.every, agent.checkpoint.keep), (Some(Millis(300_000)), Keep::Newest(3)));
+    assert_eq!(plan.starting_from(index(1)).collect::<Vec<_>>(), [index(2), index(5)]);
+    assert_eq!(plan.chain(index(0)), [index(0), index(1)]);
 }
 
 #[test]

@@ -66,6 +66,7 @@ pub fn outcome() -> Outcome {
         artifacts: Vec::new(),
         reward: None,
         times: Times {
+            checkpoint: None,
             taken_at: at(1),
             started_at: Some(at(2)),
             ended_at: at(5),
@@ -73,6 +74,7 @@ pub fn outcome() -> Outcome {
             run: Some(Millis(3000)),
         },
         usage: Usage { cpu: Some(Millis(2500)), memory_peak: Some(Bytes(64 << 20)), disk_peak: None },
+        checkpoint: None,
         image_digest: "host:abc".to_owned(),
     }
 }

@@ -1,7 +1,7 @@
 use proptest::prelude::*;
 use rollout::failure::{Failure, FailureCode};
 use rollout::outcome::{Captured, Outcome, Times, Usage};
-use rollout::plan::{ResolvedCommand, ResolvedStep, StepKind};
+use rollout::plan::{Per, ResolvedCheckpoint, ResolvedCommand, ResolvedStep, StepKind};
 use rollout::quantity::Request;
 use rollout::{
     AttemptId, Bytes, Generation, GroupId, JobId, MilliCpu, Millis, Resources, RolloutId, StepIndex,
@@ -33,6 +33,8 @@ fn order(attempt: AttemptId, generation: u64) -> Order {
     let step = ResolvedStep {
         name: "solve".parse().unwrap(),
         kind: StepKind::Run,
+        per: Per::Rollout,
+        checkpoint: ResolvedCheckpoint::default(),
         command: ResolvedCommand::Shell("true".into()),
         image: "host".into(),
         user: "rollout".into(),
@@ -47,7 +49,7 @@ fn order(attempt: AttemptId, generation: u64) -> Order {
         grader: None,
     };
     let generation = Generation(generation);
-    Order { attempt, generation, step, continue_from: None, keep: false, inputs: vec![] }
+    Order { attempt, generation, step, continue_from: None, keep: false, inputs: vec![], base: None }
 }
 
 fn at(attempt: AttemptId, generation: u64) -> At {
@@ -68,6 +70,7 @@ fn outcome() -> Box<Outcome> {
         times: Times::default(),
         usage: Usage::default(),
         image_digest: String::new(),
+        checkpoint: None,
     })
 }
 
@@ -89,6 +92,7 @@ fn words(actions: &[Action]) -> Vec<String> {
         Action::Discard { .. } => "discard".to_owned(),
         Action::Report(Report::Started { .. }) => "started".to_owned(),
         Action::Report(Report::Ended { kept, .. }) => format!("ended, kept {kept}"),
+        Action::Report(Report::Checkpoint { .. }) => "checkpoint".to_owned(),
         Action::Report(Report::Refused { refusal, .. }) => format!("refused {:?}", refusal.class),
     };
     actions.iter().map(word).collect()

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::diagnostic::{Diagnostic, DiagnosticCode as Code, Sink, listed, quoted};
-use super::fields::file_mode;
+use super::fields::{Grammar, file_mode};
 use super::grammar;
 use super::graph::Graph;
 use super::resources;
@@ -426,6 +426,8 @@ pub(crate) fn checkpoint(doc: &StepDoc<'_>, users: Users, sink: &mut Sink) -> Op
         None => None,
         Some(found) => match found.node.text()?.parse::<Millis>() {
             Ok(every) => Some(every),
+            // What is no trigger at all has been refused.
+            Err(_) if grammar::check(Grammar::Trigger, found.node.text()?, true).is_err() => None,
             Err(_) => {
                 let message = "turns and actions are not counted yet".to_owned();
                 let fault = Diagnostic::error(Code::NotAvailableYet, found.node.span, &found.path, message);

@@ -252,6 +252,7 @@ impl Life {
                 ended_at_us: now,
                 boot_ms: Some(1),
                 run_ms: Some(1),
+                checkpoint_ms: None,
             }),
             image_digest: "host:0".to_owned(),
             ..v1::Outcome::default()

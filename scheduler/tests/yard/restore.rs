@@ -150,6 +150,7 @@ impl World {
             times: Times { taken_at: self.now.wall, ended_at: self.now.wall, ..Times::default() },
             usage: Usage::default(),
             image_digest: "host:0".to_owned(),
+            checkpoint: None,
         }
     }
 
