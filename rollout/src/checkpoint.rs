@@ -24,6 +24,8 @@ use crate::quantity::Bytes;
 pub const LAYERS_MAX: usize = 32;
 
 const PREFIX: &str = "sha256:";
+/// What the text of a [`Layer`] begins with.
+pub const LAYER_PREFIX: &str = "layer:";
 const HEX_LEN: usize = 64;
 
 macro_rules! digest_id {
@@ -105,6 +107,34 @@ pub struct Layer {
     pub entries: u64,
 }
 
+/// `layer:<id hex>:<blob hex>:<packed bytes>:<content bytes>:<entries>`, as in the column of a row
+/// that names a tree.
+impl fmt::Display for Layer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { id, blob, packed, content, entries } = self;
+        write!(f, "{LAYER_PREFIX}{}:{blob}:{}:{}:{entries}", id.hex(), packed.0, content.0)
+    }
+}
+
+impl FromStr for Layer {
+    type Err = ParseIdError;
+    fn from_str(text: &str) -> Result<Self, ParseIdError> {
+        let parse = || {
+            let mut parts = text.strip_prefix(LAYER_PREFIX)?.split(':');
+            let id = format!("{PREFIX}{}", parts.next()?).parse().ok()?;
+            let blob: LayerId = format!("{PREFIX}{}", parts.next()?).parse().ok()?;
+            let mut number = || crate::quantity::whole(parts.next()?);
+            let (packed, content, entries) = (Bytes(number()?), Bytes(number()?), number()?);
+            parts.next().is_none().then(|| Self { id, blob: blob.hex(), packed, content, entries })
+        };
+        parse().ok_or_else(|| ParseIdError {
+            text: text.chars().take(160).collect(),
+            kind: "layer",
+            form: "layer:<id>:<blob>:<packed bytes>:<content bytes>:<entries>",
+        })
+    }
+}
+
 /// An immutable workspace: files only, never processes.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Checkpoint {
@@ -148,6 +178,11 @@ mod tests {
     fn ids_survive_their_text_and_near_misses_are_refused() {
         let id = LayerId::from_bytes([0xab; 32]);
         assert_eq!(id.to_string().parse(), Ok(id));
+        let layer = layer(7, &"0f".repeat(32));
+        assert_eq!(layer.to_string().parse(), Ok(layer.clone()));
+        for text in [format!("{layer}:"), layer.to_string().replace("layer:", ""), "layer:::::".to_owned()] {
+            assert!(text.parse::<Layer>().is_err(), "{text}");
+        }
         for text in [id.hex(), id.to_string().to_uppercase(), format!("{id}0"), "sha256:".to_owned()] {
             assert!(text.parse::<LayerId>().is_err(), "{text}");
         }

@@ -133,6 +133,9 @@ pub struct StepPlan {
     pub checkpoint: CheckpointPlan,
     pub command: CommandPlan,
     pub image: Template,
+    /// Read-only layers above the image, last on top: OCI references, or `layer:` texts (see
+    /// [`crate::checkpoint::Layer`]) where a row names a tree in the blob store.
+    pub layers: Vec<Template>,
     pub user: String,
     pub workdir: String,
     pub env: BTreeMap<String, Template>,
@@ -414,6 +417,7 @@ pub struct ResolvedStep {
     pub checkpoint: ResolvedCheckpoint,
     pub command: ResolvedCommand,
     pub image: String,
+    pub layers: Vec<String>,
     pub user: String,
     pub workdir: String,
     pub env: BTreeMap<String, String>,

@@ -85,6 +85,7 @@ pub(crate) fn step_templates(step: &StepPlan) -> impl Iterator<Item = &Template>
         ResourcesPlan::Fixed(_) => &[],
     };
     std::iter::once(&step.image)
+        .chain(&step.layers)
         .chain(step.env.values())
         .chain(arguments)
         .chain(files)
@@ -376,8 +377,8 @@ fn step_hash(
             Some(step_hash(plan, before, &bare, lookup, client_files)?)
         }
     };
-    let ResolvedStep { command, image, user, workdir, env, files, .. } = resolved;
-    let text = serde_json::json!([image, user, workdir, command, env, files, before]).to_string();
+    let ResolvedStep { command, image, layers, user, workdir, env, files, .. } = resolved;
+    let text = serde_json::json!([image, layers, user, workdir, command, env, files, before]).to_string();
     Ok(format!("sha256:{}", hex::encode(Sha256::digest(text.as_bytes()))))
 }
 
@@ -426,6 +427,7 @@ fn with_hash(
         checkpoint: ResolvedCheckpoint { after: step.checkpoint.after, every: step.checkpoint.every },
         command,
         image,
+        layers: step.layers.iter().map(|layer| names.expand(layer)).collect::<Result<_, _>>()?,
         user: step.user.clone(),
         workdir: step.workdir.clone(),
         env,

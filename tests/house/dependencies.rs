@@ -13,7 +13,8 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("scheduler-core", &["rollout"]),
     ("blobs", &[]),
     ("scheduler", &["rollout", "rollout-wire", "scheduler-core", "datasets", "blobs"]),
-    ("executor", &["rollout", "rollout-wire", "sandbox-init", "blobs"]),
+    ("executor", &["rollout", "rollout-wire", "sandbox-init", "blobs", "images"]),
+    ("images", &["rollout"]),
     ("rollout-cli", &["rollout", "rollout-wire", "scheduler", "executor", "datasets", "blobs"]),
     (
         "tests",

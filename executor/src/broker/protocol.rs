@@ -10,6 +10,9 @@ use serde::{Deserialize, Serialize};
 /// The largest datagram in either direction, in bytes.
 pub const DATAGRAM_MAX: usize = 64 * 1024;
 
+/// Trees below one sandbox: an image's and a workspace's together. Their paths fit a datagram.
+pub const LOWERS_MAX: usize = 128;
+
 /// The first datagram. With one descriptor: the lock of the data directory, held until both
 /// processes are gone.
 #[derive(Debug, Serialize, Deserialize)]
@@ -34,9 +37,10 @@ pub enum Action {
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Create {
     pub id: String,
-    /// The read-only tree at the bottom.
-    pub lower: PathBuf,
-    /// The host's own /usr goes over the lower's.
+    /// The read-only trees below the writable one, bottom first; at least one, at most
+    /// [`LOWERS_MAX`].
+    pub lowers: Vec<PathBuf>,
+    /// The host's own /usr goes over theirs.
     pub host_usr: bool,
     pub limit: Limit,
     pub workdir: String,

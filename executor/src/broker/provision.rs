@@ -143,9 +143,12 @@ fn build(
 
     let userns = proc_file(broker.proc.as_fd(), pid, "ns/user", libc::O_RDONLY).map_err(at(Step::Layers))?;
     // By path each time, in this process's view: a tree that was replaced is the new one at once.
-    let lower = CString::new(create.lower.as_os_str().as_encoded_bytes()).unwrap_or_default();
-    let lower = tree(&lower).map_err(|cause| (Step::Layers, cause))?;
-    let lower = mapped(lower.as_fd(), userns.as_fd(), 0).map_err(at(Step::Layers))?;
+    let mut lowers = Vec::with_capacity(create.lowers.len());
+    for lower in &create.lowers {
+        let path = CString::new(lower.as_os_str().as_encoded_bytes()).unwrap_or_default();
+        let lower = tree(&path).map_err(|cause| (Step::Layers, cause))?;
+        lowers.push(mapped(lower.as_fd(), userns.as_fd(), 0).map_err(at(Step::Layers))?);
+    }
     let usr = if create.host_usr {
         let attributes = mounts::READ_ONLY | mounts::NO_SUID | mounts::NO_DEV;
         let usr = broker.usr.as_ref().ok_or_else(|| at(Step::Layers)(io::ErrorKind::NotFound.into()))?;
@@ -155,7 +158,7 @@ fn build(
     };
     done(Step::Layers)?;
 
-    let root = overlay(lower.as_fd(), upper.as_fd(), work.as_fd()).map_err(at(Step::Overlay))?;
+    let root = overlay(&lowers, upper.as_fd(), work.as_fd()).map_err(at(Step::Overlay))?;
     let outside = mounts::clone_tree(root.as_fd(), c"").map_err(at(Step::Overlay))?;
     mounts::set_attributes(outside.as_fd(), mounts::NO_SUID | mounts::NO_DEV | mounts::NO_EXEC, None)
         .map_err(at(Step::Overlay))?;
@@ -182,7 +185,7 @@ fn build(
     until_ready(channel.as_fd())?;
     done(Step::Exec)?;
     let created = Created { id_base: base, init_pid: pid, memory_disk };
-    Ok((created, vec![channel, outside, disk, lower]))
+    Ok((created, [channel, outside, disk].into_iter().chain(lowers).collect()))
 }
 
 /// Clones the child into its namespaces. The network came first: it is owned by the host's user
@@ -320,9 +323,12 @@ fn mapped(tree: BorrowedFd<'_>, userns: BorrowedFd<'_>, attributes: u64) -> io::
 
 /// The overlay, mounted by the host's root: trusted.* marks that nothing inside can set. Nothing
 /// redirects, nothing is indexed, and nothing is synced: the upper is never mounted again.
-fn overlay(lower: BorrowedFd<'_>, upper: BorrowedFd<'_>, work: BorrowedFd<'_>) -> io::Result<OwnedFd> {
+fn overlay(lowers: &[OwnedFd], upper: BorrowedFd<'_>, work: BorrowedFd<'_>) -> io::Result<OwnedFd> {
     let context = Context::open(c"overlay")?;
-    context.descriptor(c"lowerdir+", lower)?;
+    // The kernel wants the topmost first.
+    for lower in lowers.iter().rev() {
+        context.descriptor(c"lowerdir+", lower.as_fd())?;
+    }
     context.descriptor(c"upperdir", upper)?;
     context.descriptor(c"workdir", work)?;
     for (key, value) in

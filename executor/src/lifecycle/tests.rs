@@ -37,6 +37,7 @@ fn order(attempt: AttemptId, generation: u64) -> Order {
         checkpoint: ResolvedCheckpoint::default(),
         command: ResolvedCommand::Shell("true".into()),
         image: "host".into(),
+        layers: vec![],
         user: "rollout".into(),
         workdir: "/workspace".into(),
         env: [].into(),

@@ -304,7 +304,7 @@ impl Backend for Container {
         let user = image.users.find(&spec.user).ok_or_else(unknown)?;
         let create = Create {
             id: spec.id.clone(),
-            lower: image.lower.clone(),
+            lowers: image.lowers.clone(),
             host_usr: image.host_usr,
             limit: spec.limits,
             workdir: spec.workdir.clone(),

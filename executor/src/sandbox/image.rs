@@ -31,7 +31,8 @@ const IDENTITY_FILE_MAX: u64 = 64 << 20;
 pub struct Image {
     /// `host:<hash>` or `dir:<hash>`.
     pub digest: String,
-    pub lower: PathBuf,
+    /// Bottom first.
+    pub lowers: Vec<PathBuf>,
     pub host_usr: bool,
     pub users: Users,
     /// Device, inode and change time of the tree's top, to see that it was replaced.
@@ -40,7 +41,9 @@ pub struct Image {
 
 impl Image {
     fn is_current(&self) -> bool {
-        fs::metadata(&self.lower).is_ok_and(|top| identity(&top) == self.top)
+        self.lowers
+            .first()
+            .is_some_and(|lower| fs::metadata(lower).is_ok_and(|top| identity(&top) == self.top))
     }
 }
 
@@ -114,7 +117,13 @@ impl Images {
         build_skeleton(&lower)?;
         let users = Users::parse(PASSWD);
         let top = identity(&fs::metadata(&lower)?);
-        Ok(Image { digest: format!("host:{}", machine_hash()?), lower, host_usr: true, users, top })
+        Ok(Image {
+            digest: format!("host:{}", machine_hash()?),
+            lowers: vec![lower],
+            host_usr: true,
+            users,
+            top,
+        })
     }
 
     fn directory(&self, path: &Path) -> Result<Image, String> {
@@ -134,7 +143,7 @@ impl Images {
         safe_shape(root.as_fd())?;
         let users = passwd(root.as_fd()).map_err(|error| format!("/etc/passwd: {error}"))?;
         let digest = format!("dir:{}", tree_hash(&real).map_err(|error| error.to_string())?);
-        Ok(Image { digest, lower: real, host_usr: false, users, top: identity(&top) })
+        Ok(Image { digest, lowers: vec![real], host_usr: false, users, top: identity(&top) })
     }
 }
 

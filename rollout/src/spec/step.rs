@@ -87,6 +87,7 @@ pub(crate) fn read(doc: &StepDoc<'_>, sink: &mut Sink) -> Option<StepPlan> {
         checkpoint: CheckpointPlan::default(),
         command,
         image: Template::literal(""),
+        layers: Vec::new(),
         user: all.text("user").unwrap_or(USER).to_owned(),
         workdir: all.text("workdir").unwrap_or(WORKDIR).to_owned(),
         env: env(all)?,

@@ -90,6 +90,7 @@ pub fn step(message: &v1::Step) -> Result<ResolvedStep, WireError> {
             v1::step::Command::Argv(argv) => ResolvedCommand::Argv(argv.items.clone()),
         },
         image: message.image.clone(),
+        layers: message.layers.clone(),
         user: message.user.clone(),
         workdir: message.workdir.clone(),
         env: message.env.clone(),

@@ -45,6 +45,7 @@ pub fn step(step: &ResolvedStep) -> v1::Step {
             ResolvedCommand::Argv(items) => v1::step::Command::Argv(v1::Argv { items: items.clone() }),
         }),
         image: step.image.clone(),
+        layers: step.layers.clone(),
         user: step.user.clone(),
         workdir: step.workdir.clone(),
         env: step.env.clone(),

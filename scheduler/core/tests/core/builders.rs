@@ -36,6 +36,7 @@ pub fn step(name: &str, kind: StepKind, needs: &[u8]) -> StepPlan {
         checkpoint: CheckpointPlan::default(),
         command: CommandPlan::Shell("true".into()),
         image: Template::literal("host"),
+        layers: vec![],
         user: "rollout".into(),
         workdir: "/workspace".into(),
         env: BTreeMap::new(),
