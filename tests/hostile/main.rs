@@ -18,6 +18,7 @@ mod kernel_files;
 mod lab;
 mod lifetimes;
 mod memory;
+mod mistakes;
 mod output;
 mod programs;
 mod rewards;
@@ -56,7 +57,7 @@ fn main() {
     .concat();
     let sandboxes =
         cases.into_iter().map(|(name, case)| (name, Box::new(move || lab::run(name, case)) as Run));
-    let yards = [attempt_descriptors::CASES, output::CASES, rewards::CASES].concat();
+    let yards = [attempt_descriptors::CASES, mistakes::CASES, output::CASES, rewards::CASES].concat();
     let yards = yards.into_iter().map(|(name, case)| (name, Box::new(move || yard::run(name, case)) as Run));
     let rooted = sandboxes.chain(yards).map(|(name, run)| trial(name, run, is_root));
     let specs = specs::CASES.iter().map(|(name, case)| {
