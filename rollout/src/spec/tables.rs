@@ -30,6 +30,11 @@ pub const FILES_MAX: usize = 256;
 pub const ARTIFACTS_MAX: usize = 64;
 /// The longest path, in bytes.
 pub const PATH_BYTES_MAX: usize = 4096;
+/// The longest working directory, and the longest part of one: the kernel takes no more.
+pub const WORKDIR_BYTES_MAX: usize = 4095;
+pub const WORKDIR_PART_BYTES_MAX: usize = 255;
+/// Folders of every sandbox that are mounted over: nothing of a step's can be made in them.
+pub const MOUNTED_OVER: [&str; 4] = ["proc", "dev", "sys", "usr"];
 pub const LABELS_MAX: usize = 32;
 pub const LABEL_BYTES_MAX: usize = 256;
 pub const MODELS_MAX: usize = 16;
@@ -352,7 +357,7 @@ static STEP_FIELDS: &[Field] = &[
         "Environment variables.",
     ),
     field("user", fixed(Grammar::User), "User inside the sandbox; default `rollout`."),
-    field("workdir", fixed(Grammar::SandboxPath), "Folder the step starts in; default `/workspace`."),
+    field("workdir", fixed(Grammar::Workdir), "Folder the step starts in; default `/workspace`."),
     field("inputs", list(&INPUT_SHAPE, ARTIFACTS_MAX), "Outputs of earlier steps, placed as files."),
     field(
         "outputs",

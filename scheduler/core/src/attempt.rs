@@ -10,7 +10,7 @@ use crate::cluster::Cluster;
 use crate::command::{Command, Target};
 use crate::config::{Now, REFUSAL_BACKOFF, REFUSAL_BACKOFF_MAX};
 use crate::event::{Fence, RefusalClass};
-use crate::job::{At, Detail, Slot};
+use crate::job::{At, Detail, Exclusion, Slot};
 use crate::node::Phase;
 use crate::record::Record;
 
@@ -225,9 +225,10 @@ impl Cluster {
         detail.refusals += 1;
         detail.refusal = Some(format!("node {} refused it: {message}", fence.node));
         detail.avoid = Some(fence.node.clone());
-        let life = (fence.node.clone(), fence.incarnation);
-        if class == RefusalClass::NeverFits && !detail.excluded.contains(&life) {
-            detail.excluded.push(life);
+        if class == RefusalClass::NeverFits {
+            detail.excluded.retain(|known| known.node != fence.node);
+            let (node, why) = (fence.node.clone(), message.to_owned());
+            detail.excluded.push(Exclusion { node, incarnation: fence.incarnation, why });
         }
         let gone = class == RefusalClass::SandboxGone;
         detail.chain_breaks += u32::from(gone);

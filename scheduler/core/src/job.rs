@@ -45,8 +45,8 @@ pub(crate) struct Job {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Hold {
-    /// No attached node can ever hold a step; lifted when one attaches.
-    TooBig,
+    /// No attached node can or will ever hold a step; lifted when one attaches.
+    NoNode,
     Breaker,
 }
 
@@ -99,8 +99,9 @@ pub(crate) struct Detail {
     /// Chains that had to start again because of this step, without an attempt to show for it.
     pub chain_breaks: u32,
     pub refusals: u32,
-    /// Refused as `NeverFits`. Another life of the node may offer more.
-    pub excluded: Vec<(NodeId, IncarnationId)>,
+    /// Refused as `NeverFits`: one entry a node, of its last life that did. Another life may offer
+    /// more.
+    pub excluded: Vec<Exclusion>,
     /// Refused last, for lack of room.
     pub avoid: Option<NodeId>,
     /// What the node said that refused it last; until it is placed again.
@@ -110,6 +111,14 @@ pub(crate) struct Detail {
     /// Of the last ended attempt.
     pub failure: Option<Failure>,
     pub reward: Option<Reward>,
+}
+
+/// A life of a node that will never take a step, and what it said.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Exclusion {
+    pub node: NodeId,
+    pub incarnation: IncarnationId,
+    pub why: String,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -59,7 +59,7 @@ impl Cluster {
         node.attached = true;
         node.deadline = deadline;
         self.reconcile(now, id, incarnation, held, records);
-        for job in self.jobs.values_mut().filter(|j| j.hold == Some(Hold::TooBig)) {
+        for job in self.jobs.values_mut().filter(|j| j.hold == Some(Hold::NoNode)) {
             job.hold = None;
             job.state = JobState::Running;
             job.reason.clear();

@@ -8,7 +8,7 @@ use rollout::{
 };
 
 use crate::event::{Capacity, Measured};
-use crate::job::Detail;
+use crate::job::{Detail, Exclusion};
 
 #[derive(Debug)]
 pub(crate) struct Node {
@@ -91,9 +91,10 @@ impl Node {
             && (self.sandboxes.len() as u64) < u64::from(self.capacity.sandboxes)
     }
 
-    /// Did this life of the node refuse the step as one it can never hold?
-    pub fn refused_for_good(&self, detail: &Detail) -> bool {
-        detail.excluded.iter().any(|(node, life)| *node == self.id && *life == self.incarnation)
+    /// Why this life of the node refused the step as one it can never hold, if it did.
+    pub fn refused_for_good<'a>(&self, detail: &'a Detail) -> Option<&'a str> {
+        let ours = |known: &&Exclusion| known.node == self.id && known.incarnation == self.incarnation;
+        detail.excluded.iter().find(ours).map(|known| known.why.as_str())
     }
 
     pub fn starting(&self) -> usize {

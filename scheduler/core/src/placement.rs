@@ -32,7 +32,7 @@ pub(crate) struct Score {
 
 impl Score {
     pub fn of(node: &Node, at: At, resources: &Resources, detail: Option<&Detail>) -> Option<Self> {
-        let excluded = detail.is_some_and(|d| node.refused_for_good(d));
+        let excluded = detail.is_some_and(|d| node.refused_for_good(d).is_some());
         if !node.attached || excluded || !node.fits(resources) {
             return None;
         }
@@ -179,19 +179,13 @@ impl Cluster {
     /// If there are nodes but none could ever hold the step, the job is held and says so.
     fn hold_if_never(&mut self, at: At, resources: &Resources, records: &mut Vec<Record>) {
         let attached: Vec<&Node> = self.nodes.values().filter(|n| n.attached).collect();
-        let excluded = |node: &Node| {
-            let group = self.jobs.get(&at.group.job).and_then(|j| j.groups.get(&at.group.index));
-            let detail = group.and_then(|g| g.details.get(&at.slot));
-            detail.is_some_and(|d| node.refused_for_good(d))
-        };
-        if attached.is_empty() || attached.iter().any(|n| n.ever_fits(resources) && !excluded(n)) {
-            return;
-        }
-        let reason = never_fits(&attached, resources);
+        let group = self.jobs.get(&at.group.job).and_then(|j| j.groups.get(&at.group.index));
+        let detail = group.and_then(|g| g.details.get(&at.slot));
+        let Some((code, why)) = never_runs(&attached, resources, detail) else { return };
         let Some(job) = self.jobs.get_mut(&at.group.job) else { return };
         job.state = JobState::Held;
-        job.hold = Some(Hold::TooBig);
-        job.reason = format!("too_big_for_yard: step `{}` {reason}", job.plan.step(at.slot.step).name);
+        job.hold = Some(Hold::NoNode);
+        job.reason = format!("{code}: step `{}` {why}", job.plan.step(at.slot.step).name);
         records.push(Record::JobState {
             job: job.id,
             state: JobState::Held,
@@ -211,8 +205,44 @@ pub(crate) fn memory_asked(resources: &Resources) -> String {
     }
 }
 
+/// Reasons of a hold that another node lifts.
+pub(crate) const TOO_BIG: &str = "too_big_for_yard";
+pub(crate) const REFUSED: &str = "refused_by_every_node";
+/// Refusals that one reason quotes.
+const REFUSALS_SHOWN_MAX: usize = 3;
+
+/// Why no attached node can or will ever hold a step: a code, and words after the step's name.
+/// None if some may, or none is attached.
+pub(crate) fn never_runs(
+    attached: &[&Node],
+    resources: &Resources,
+    detail: Option<&Detail>,
+) -> Option<(&'static str, String)> {
+    if attached.is_empty() {
+        return None;
+    }
+    let fitting: Vec<&&Node> = attached.iter().filter(|node| node.ever_fits(resources)).collect();
+    if fitting.is_empty() {
+        return Some((TOO_BIG, never_fits(attached, resources)));
+    }
+    let refusal = |node: &&&Node| {
+        let why = detail.and_then(|detail| node.refused_for_good(detail))?;
+        Some(format!("node {} refused it: {why}", node.id))
+    };
+    let refusals: Vec<String> = fitting.iter().map_while(refusal).collect();
+    if refusals.len() < fitting.len() {
+        return None;
+    }
+    let shown = refusals.len().min(REFUSALS_SHOWN_MAX);
+    let more = match refusals.len() - shown {
+        0 => String::new(),
+        more => format!("; and {more} more nodes"),
+    };
+    Some((REFUSED, format!("can run nowhere: {}{more}", refusals[..shown].join("; "))))
+}
+
 /// What is asked and what the largest node has, for the dimension that fails.
-pub(crate) fn never_fits(nodes: &[&Node], resources: &Resources) -> String {
+fn never_fits(nodes: &[&Node], resources: &Resources) -> String {
     let charge = resources.charge();
     let largest = |of: &dyn Fn(&Node) -> u64| {
         let node = nodes.iter().max_by_key(|n| of(n));
@@ -241,5 +271,5 @@ pub(crate) fn never_fits(nodes: &[&Node], resources: &Resources) -> String {
             return format!("asks {what} {asked}; the largest node {node} has {has}");
         }
     }
-    "fits each limit of some node but no node as a whole, or was refused for good by those it fits".to_owned()
+    "fits each limit of some node but no node as a whole".to_owned()
 }

@@ -12,6 +12,7 @@ use crate::event::{Capacity, Measured};
 use crate::job::{At, Group, Hold, Job, Place, Slot};
 use crate::lease::lost_outcome;
 use crate::node::{Node, Phase, Reservation, SandboxKey};
+use crate::placement::{REFUSED, TOO_BIG};
 use crate::record::{LeaseState, Record};
 use crate::snapshot::{AttemptSnapshot, GroupSnapshot, JobSnapshot, RolloutSnapshot, Snapshot};
 
@@ -48,8 +49,8 @@ impl Cluster {
         job.groups_sealed = stored.groups_sealed;
         job.totals = stored.totals;
         if stored.state == JobState::Held {
-            let too_big = stored.reason.starts_with("too_big_for_yard");
-            job.hold = Some(if too_big { Hold::TooBig } else { Hold::Breaker });
+            let no_node = [TOO_BIG, REFUSED].iter().any(|code| stored.reason.starts_with(code));
+            job.hold = Some(if no_node { Hold::NoNode } else { Hold::Breaker });
         }
         if matches!(stored.state, JobState::Cancelling | JobState::Cancelled) {
             job.cancel = Some((stored.cancel_code, stored.reason.clone()));
