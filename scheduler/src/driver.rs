@@ -210,6 +210,15 @@ impl Driver {
     async fn take(&mut self, pass: &mut Pass, now: Now, input: Input) -> Result<(), Error> {
         match input {
             Input::Event(event) => self.apply(pass, now, event),
+            Input::Held { node, event, turn } => {
+                drop(turn);
+                let lost = self.cluster.lost_count();
+                self.apply(pass, now, event);
+                let lost = self.cluster.lost_count() - lost;
+                if lost > 0 {
+                    tracing::warn!(%node, lost, "a node does not hold what it was told to, and is told again");
+                }
+            }
             Input::Attached { session, event } => {
                 if let Event::NodeAttached { node, .. } = &event {
                     self.links.activate(node, session);

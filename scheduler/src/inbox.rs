@@ -6,7 +6,7 @@ use std::sync::Arc;
 use rollout::plan::JobPlan;
 use rollout::{FailureCode, GroupId, IncarnationId, JobId, NodeId};
 use scheduler_core::{Cluster, Event, Now};
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::{OwnedSemaphorePermit, mpsc, oneshot};
 
 use crate::error::Error;
 use crate::store::{NewJob, ShardRow};
@@ -25,6 +25,13 @@ pub struct SessionId(pub u64);
 
 pub enum Input {
     Event(Event),
+    /// What an attached executor holds. No other list of its session comes in until this one is
+    /// taken.
+    Held {
+        node: NodeId,
+        event: Event,
+        turn: OwnedSemaphorePermit,
+    },
     /// An executor's hello; commands go to this session from here on.
     Attached {
         session: SessionId,
@@ -97,6 +104,7 @@ impl fmt::Debug for Input {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Event(event) => f.debug_tuple("Event").field(event).finish(),
+            Self::Held { event, .. } => f.debug_tuple("Held").field(event).finish(),
             Self::Attached { session, .. } => f.debug_tuple("Attached").field(session).finish(),
             Self::Detached { session, .. } => f.debug_tuple("Detached").field(session).finish(),
             Self::Submit(submission) => f.debug_tuple("Submit").field(&submission.new_job.job).finish(),

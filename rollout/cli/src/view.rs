@@ -151,6 +151,8 @@ pub struct Node {
     pub disk_used_bytes: u64,
     pub sandboxes: u32,
     pub sandboxes_max: u32,
+    /// Attempts the executor said it holds, with its last heartbeat.
+    pub held: u32,
     pub load_milli: u64,
     pub backends: Vec<String>,
 }
@@ -350,6 +352,7 @@ impl From<v1::Node> for Node {
             disk_used_bytes: node.used_disk_bytes,
             sandboxes: node.sandboxes,
             sandboxes_max: capacity.sandboxes,
+            held: node.held,
             load_milli: node.load_milli,
             backends: capacity.backends,
         }

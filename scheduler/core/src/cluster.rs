@@ -30,6 +30,7 @@ pub struct Cluster {
     /// Made while applying; leave with the next plan, after the commit.
     pub(crate) outbox: Vec<Command>,
     pub(crate) fenced: u64,
+    pub(crate) lost: u64,
 }
 
 /// Order of placement: priority, then the older job, then the earlier group (steps of admitted
@@ -71,6 +72,7 @@ impl Cluster {
             backoff: BTreeSet::new(),
             outbox: Vec::new(),
             fenced: 0,
+            lost: 0,
         }
     }
 
@@ -91,6 +93,9 @@ impl Cluster {
                 if let Some(node) = self.node_of(&node, incarnation) {
                     node.attached = false;
                 }
+            }
+            Event::Held { node, incarnation, held } => {
+                self.held(now, &node, incarnation, &held, &mut records);
             }
             Event::Heartbeat { node, incarnation, measured } => {
                 self.renew(now, &node, incarnation);
@@ -120,6 +125,12 @@ impl Cluster {
     /// Late or foreign reports that changed nothing, since this cluster was made.
     pub fn fenced_count(&self) -> u64 {
         self.fenced
+    }
+
+    /// Attempts and kept sandboxes that attached nodes turned out not to hold, since this cluster was
+    /// made.
+    pub fn lost_count(&self) -> u64 {
+        self.lost
     }
 
     pub fn job_state(&self, job: JobId) -> Option<JobState> {

@@ -152,6 +152,7 @@ fn unattached(id: NodeId, incarnation: rollout::IncarnationId, deadline: BootTim
         deadline,
         sandboxes: std::collections::BTreeMap::new(),
         used: total,
+        absent: std::collections::BTreeSet::new(),
     }
 }
 

@@ -6,12 +6,13 @@
 //! commands of the driver ─> sender (resolves starts) ────────────────────────┘
 //! ```
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use rollout_wire::from_wire::WireError;
-use rollout_wire::{to_wire, v1};
+use rollout_wire::{HELD_ATTEMPTS_MAX, to_wire, v1};
 use scheduler_core::{Command, Event};
-use tokio::sync::{mpsc, watch};
+use tokio::sync::{Semaphore, mpsc, watch};
 use tokio::time::timeout;
 use tonic::{Status, Streaming};
 
@@ -27,7 +28,10 @@ const HELLO_TIMEOUT: Duration = Duration::from_secs(10);
 pub(super) const OUT_BATCHES_MAX: usize = 64;
 /// Reports of work that wait for the driver. An executor has at most three unanswered reports per
 /// attempt it holds.
-const WORK_REPORTS_MAX: usize = 3 * super::hello::HELD_MAX;
+const WORK_REPORTS_MAX: usize = 3 * HELD_ATTEMPTS_MAX;
+/// Lists of what the executor holds that wait for the driver. One that comes meanwhile is left out: the
+/// next one says more.
+const HELD_LISTS_MAX: usize = 1;
 /// Commands resolved and sent together.
 const BATCH_COMMANDS_MAX: usize = 256;
 /// Bytes of one batch, unless a single command is larger.
@@ -110,7 +114,8 @@ async fn serve(
 ) -> Close {
     let (work, reports) = mpsc::channel(WORK_REPORTS_MAX);
     let (acknowledge, acknowledged) = watch::channel(None);
-    let reader = Reader { service, session, reporter, work, acknowledge };
+    let lists = Arc::new(Semaphore::new(HELD_LISTS_MAX));
+    let reader = Reader { service, session, reporter, work, lists, acknowledge };
     let asked_to_close = async {
         let close = closed.wait_for(Option::is_some).await;
         close
@@ -140,7 +145,9 @@ struct Reader<'a> {
     service: &'a NodesService,
     session: SessionId,
     reporter: &'a Reporter,
-    work: mpsc::Sender<Event>,
+    work: mpsc::Sender<Input>,
+    /// Whose turn it is to wait for the driver, with a list.
+    lists: Arc<Semaphore>,
     acknowledge: watch::Sender<Option<u64>>,
 }
 
@@ -166,7 +173,8 @@ impl Reader<'_> {
     fn report(&self, report: v1::Report) -> Result<(), Close> {
         use v1::report::Kind;
         let bad = |problem: WireError| Close { code: "bad_report", message: problem.to_string() };
-        let event = match report.kind {
+        let event = |event: Result<Event, WireError>| event.map(Input::Event).map_err(bad);
+        let input = match report.kind {
             Some(Kind::Heartbeat(beat)) => {
                 self.service.links.beat(&self.reporter.node, self.session, measured(&beat));
                 self.acknowledge.send_replace(Some(beat.sequence));
@@ -176,24 +184,35 @@ impl Reader<'_> {
                 self.service.links.log_data(&self.reporter.node, self.session, data);
                 return Ok(());
             }
-            Some(Kind::Started(message)) => self.reporter.started(&message).map_err(bad)?,
-            Some(Kind::Ended(message)) => self.reporter.ended(&message).map_err(bad)?,
-            Some(Kind::Refused(message)) => self.reporter.refused(&message).map_err(bad)?,
+            Some(Kind::Started(message)) => event(self.reporter.started(&message))?,
+            Some(Kind::Ended(message)) => event(self.reporter.ended(&message))?,
+            Some(Kind::Refused(message)) => event(self.reporter.refused(&message))?,
+            Some(Kind::Held(message)) => {
+                let Ok(turn) = self.lists.clone().try_acquire_owned() else {
+                    tracing::debug!(node = %self.reporter.node, HELD_LISTS_MAX, "left out a list: another waits");
+                    return Ok(());
+                };
+                Input::Held {
+                    node: self.reporter.node.clone(),
+                    event: self.reporter.held(&message).map_err(bad)?,
+                    turn,
+                }
+            }
             Some(Kind::Hello(_)) => {
                 return Err(Close { code: "bad_report", message: "a second hello".to_owned() });
             }
             None => return Err(Close { code: "bad_report", message: "an unknown report".to_owned() }),
         };
-        self.work.try_send(event).map_err(|_| Close {
+        self.work.try_send(input).map_err(|_| Close {
             code: "too_many_reports",
             message: format!("{WORK_REPORTS_MAX} reports wait"),
         })
     }
 }
 
-async fn forward(service: &NodesService, mut reports: mpsc::Receiver<Event>) -> Close {
-    while let Some(event) = reports.recv().await {
-        if service.inbox.send(Input::Event(event)).await.is_err() {
+async fn forward(service: &NodesService, mut reports: mpsc::Receiver<Input>) -> Close {
+    while let Some(report) = reports.recv().await {
+        if service.inbox.send(report).await.is_err() {
             break;
         }
     }

@@ -195,6 +195,7 @@ pub fn nodes() -> Vec<Node> {
         disk_used_bytes: 0,
         sandboxes: 8,
         sandboxes_max: 4096,
+        held: 9,
         load_milli: 1520,
         backends: vec!["container".into()],
     }]
