@@ -1,6 +1,5 @@
 //! The state of the yard and the one entry for events.
 
-use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
@@ -15,6 +14,7 @@ use crate::config::{Config, Now};
 use crate::event::{Event, ExpandedGroup, Fence};
 use crate::job::{At, Group, Job, Slot};
 use crate::node::{Node, Phase, SandboxKey};
+use crate::ready::{Class, ReadyKey, ReadyQueue};
 use crate::record::Record;
 
 /// Everything the scheduler knows of unfinished jobs and attached nodes.
@@ -23,42 +23,12 @@ pub struct Cluster {
     pub(crate) config: Config,
     pub(crate) jobs: BTreeMap<JobId, Job>,
     pub(crate) nodes: BTreeMap<NodeId, Node>,
-    /// Steps that may be placed, best first.
-    pub(crate) ready: BTreeSet<ReadyKey>,
+    pub(crate) ready: ReadyQueue,
     /// Steps that wait for a time.
     pub(crate) backoff: BTreeSet<(BootTime, At)>,
     /// Made while applying; leave with the next plan, after the commit.
     pub(crate) outbox: Vec<Command>,
     pub(crate) fenced: u64,
-}
-
-/// Order of placement: priority, then the older job, then the earlier group (steps of admitted
-/// groups precede new ones), then the later step (finish what was begun), then the member.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct ReadyKey {
-    pub priority: Reverse<u8>,
-    pub created_at: Timestamp,
-    pub job: JobId,
-    pub group: u32,
-    pub step: Reverse<StepIndex>,
-    pub member: u32,
-}
-
-impl ReadyKey {
-    pub fn of(job: &Job, at: At) -> Self {
-        Self {
-            priority: Reverse(job.plan.admission.priority),
-            created_at: job.created_at,
-            job: job.id,
-            group: at.group.index,
-            step: Reverse(at.slot.step),
-            member: at.slot.member,
-        }
-    }
-    pub fn at(self) -> At {
-        let group = GroupId { job: self.job, index: self.group };
-        At { group, slot: Slot { member: self.member, step: self.step.0 } }
-    }
 }
 
 impl Cluster {
@@ -67,7 +37,7 @@ impl Cluster {
             config,
             jobs: BTreeMap::new(),
             nodes: BTreeMap::new(),
-            ready: BTreeSet::new(),
+            ready: ReadyQueue::default(),
             backoff: BTreeSet::new(),
             outbox: Vec::new(),
             fenced: 0,
@@ -176,26 +146,24 @@ impl Cluster {
     pub(crate) fn set_state(&mut self, at: At, state: StepState) {
         let Some(job) = self.jobs.get_mut(&at.group.job) else { return };
         let key = ReadyKey::of(job, at);
-        let Some(group) = job.groups.get_mut(&at.group.index) else { return };
+        let Some(group) = job.groups.get(&at.group.index) else { return };
         let due = group.details.get(&at.slot).map_or(BootTime(0), |d| d.not_before);
         match group.state(at.slot) {
-            StepState::Ready => {
-                self.ready.remove(&key);
-            }
+            StepState::Ready => self.ready.remove(&Class::of(job, group, at), &key),
             StepState::Backoff => {
                 self.backoff.remove(&(due, at));
             }
             _ => {}
         }
-        group.set_state(at.slot, state);
         match state {
-            StepState::Ready => {
-                self.ready.insert(key);
-            }
+            StepState::Ready => self.ready.insert(Class::of(job, group, at), key),
             StepState::Backoff => {
                 self.backoff.insert((due, at));
             }
             _ => {}
+        }
+        if let Some(group) = job.groups.get_mut(&at.group.index) {
+            group.set_state(at.slot, state);
         }
     }
 

@@ -26,6 +26,7 @@ pub mod model;
 mod node;
 mod placement;
 mod plan;
+mod ready;
 pub mod record;
 mod restore;
 mod settle;
