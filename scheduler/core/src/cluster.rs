@@ -6,7 +6,7 @@ use std::sync::Arc;
 use rollout::plan::JobPlan;
 use rollout::state::{JobState, StepState};
 use rollout::{
-    AttemptId, BootTime, FailureCode, GroupId, IncarnationId, JobId, NodeId, StepIndex, Timestamp,
+    AttemptId, BootTime, FailureCode, GroupId, IncarnationId, JobId, Millis, NodeId, StepIndex, Timestamp,
 };
 
 use crate::command::{Command, Target};
@@ -15,7 +15,7 @@ use crate::event::{Event, ExpandedGroup, Fence};
 use crate::job::{At, Group, Job, Slot};
 use crate::node::{Node, Phase, SandboxKey};
 use crate::ready::{Class, ReadyKey, ReadyQueue};
-use crate::record::Record;
+use crate::record::{Record, StepBooks};
 
 /// Everything the scheduler knows of unfinished jobs and attached nodes.
 #[derive(Debug)]
@@ -83,6 +83,12 @@ impl Cluster {
                 self.refused(now, &at, attempt, class, &message, &mut records);
             }
             Event::GroupsSealed { groups } => self.sealed(&groups, &mut records),
+            Event::GroupsUnrecorded { job: id, problem } => {
+                if let Some(job) = self.jobs.get_mut(&id) {
+                    job.unrecorded = Some(problem);
+                }
+                self.finish_if_done(id, &mut records);
+            }
         }
         records
     }
@@ -173,13 +179,27 @@ impl Cluster {
         records.push(Record::StepState { rollout: at.rollout(), step: at.slot.step, state });
     }
 
-    /// Sends `at` to wait until `until`.
-    pub(crate) fn back_off(&mut self, at: At, until: BootTime, records: &mut Vec<Record>) {
+    /// Sends `at` to wait for `wait`.
+    pub(crate) fn back_off(&mut self, now: Now, at: At, wait: Millis, records: &mut Vec<Record>) {
         self.set_state(at, StepState::Waiting);
         if let Some(group) = self.group_mut(at.group) {
-            group.detail(at.slot).not_before = until;
+            group.detail(at.slot).not_before = now.boot.after(wait);
         }
         self.record_state(at, StepState::Backoff, records);
+        self.record_books(now, at, records);
+    }
+
+    /// Stores what is known of a step beside its attempts.
+    pub(crate) fn record_books(&mut self, now: Now, at: At, records: &mut Vec<Record>) {
+        let Some(group) = self.group_mut(at.group) else { return };
+        let waits = group.state(at.slot) == StepState::Backoff;
+        let detail = group.detail(at.slot);
+        let books = StepBooks {
+            chain_breaks: detail.chain_breaks,
+            refusals: detail.refusals,
+            not_before: waits.then(|| now.wall_at(detail.not_before)),
+        };
+        records.push(Record::StepBooks { rollout: at.rollout(), step: at.slot.step, books });
     }
 
     pub(crate) fn sandbox_key(&self, at: At) -> Option<SandboxKey> {
@@ -289,12 +309,20 @@ impl Cluster {
         }
     }
 
-    /// The job is over when nothing is left to admit and every admitted group is sealed.
+    /// The job is over when nothing is left to admit and every admitted group is sealed. One that
+    /// is cancelled does not wait for rows that cannot be written.
     pub(crate) fn finish_if_done(&mut self, id: JobId, records: &mut Vec<Record>) {
         let Some(job) = self.jobs.get_mut(&id) else { return };
         let all_admitted = job.next_group == job.groups_total || job.cancel.is_some();
-        if job.state.is_final() || !all_admitted || !job.groups.is_empty() || job.expanding.is_some() {
+        if job.state.is_final() || !all_admitted || job.expanding.is_some() {
             return;
+        }
+        if !job.groups.is_empty() {
+            let closed = job.groups.values().all(|group| group.closed.is_some());
+            let Some(problem) = job.unrecorded.as_ref().filter(|_| closed && job.cancel.is_some()) else {
+                return;
+            };
+            job.reason = format!("{}; without all of its rows: {problem}", job.reason);
         }
         job.state = if job.cancel.is_some() { JobState::Cancelled } else { JobState::Finished };
         records.push(Record::JobState {

@@ -3,6 +3,7 @@
 
 mod executor;
 mod faults;
+mod history;
 mod jobs;
 mod lies;
 mod readers;
