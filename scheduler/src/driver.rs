@@ -20,12 +20,12 @@ use tokio_util::task::TaskTracker;
 use crate::clock;
 use crate::error::Error;
 use crate::health::HealthBoard;
-use crate::inbox::{
-    Inbox, Input, PASS_INPUTS_MAX, Question, Submission, SubmitRefused, Submitted, UNRECORDED,
-};
+use crate::inbox::{Inbox, Input, PASS_INPUTS_MAX, Question, Submission, SubmitRefused, Submitted};
 use crate::jobs::Jobs;
 use crate::link::Links;
 use crate::store::{Batch, NewJob, Reads, Writer};
+use crate::sums;
+use crate::unrecorded::with_unrecorded;
 
 /// The longest sleep of the loop; only a guard, nothing depends on it.
 const SLEEP_MAX: Duration = Duration::from_secs(60);
@@ -155,10 +155,12 @@ impl Driver {
         }
         let plan = self.cluster.plan(now);
         pass.batch.records.extend(plan.records);
-        for record in &mut pass.batch.records {
-            // Every row is there now, whatever an earlier life of the scheduler had to say.
-            if let Record::JobState { state: JobState::Finished | JobState::Cancelled, reason, .. } = record {
-                *reason = without_unrecorded(reason).to_owned();
+        for record in &pass.batch.records {
+            if let Record::JobState { job, state, .. } = record
+                && state.is_final()
+                && let Some(counts) = self.cluster.counts(*job)
+            {
+                pass.batch.sums.push((*job, sums::of_core(counts)));
             }
         }
         let fenced =
@@ -242,28 +244,33 @@ impl Driver {
                 self.apply(pass, now, Event::GroupsSealed { groups });
                 pass.replies.push(Reply::Done(done));
             }
-            Input::Unrecorded { job, held, reason } => {
-                pass.batch.records.extend(self.unrecorded(job, held, &reason))
+            Input::Unrecorded { job, held, problem } => {
+                if held {
+                    let problem = problem.clone();
+                    self.apply(pass, now, Event::GroupsUnrecorded { job, problem });
+                }
+                pass.batch.records.extend(self.unrecorded(job, held, &problem));
             }
             Input::Ask(question) => pass.replies.push(Reply::Ask(question)),
         }
         Ok(())
     }
 
-    /// The stored word on a job whose rows cannot all be written. The core is not told: nothing it
-    /// decides depends on rows.
-    fn unrecorded(&self, job: JobId, held: bool, reason: &str) -> Option<Record> {
+    /// The stored word on a job whose rows cannot all be written. In the core its state stays as it
+    /// was: what it decides depends on no row.
+    fn unrecorded(&self, job: JobId, held: bool, problem: &str) -> Option<Record> {
         let counts = self.cluster.counts(job)?;
         let state = match counts.state {
             JobState::Running if held => JobState::Held,
             JobState::Finished | JobState::Cancelled => return None,
             state => state,
         };
-        let reason = match without_unrecorded(&counts.reason) {
-            "" => reason.to_owned(),
-            other => format!("{other}; {reason}"),
-        };
-        Some(Record::JobState { job, state, reason, cancel_code: None })
+        Some(Record::JobState {
+            job,
+            state,
+            reason: with_unrecorded(&counts.reason, problem),
+            cancel_code: None,
+        })
     }
 
     /// Who owns a key is decided here, where the only writer is: by the store and by the
@@ -387,11 +394,6 @@ impl Driver {
             })
             .collect()
     }
-}
-
-/// A job's reason without what the recorder added to it.
-fn without_unrecorded(reason: &str) -> &str {
-    reason.split(UNRECORDED).next().unwrap_or_default().trim_end_matches("; ")
 }
 
 fn earliest(a: Option<BootTime>, b: Option<BootTime>) -> Option<BootTime> {

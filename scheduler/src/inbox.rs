@@ -16,9 +16,6 @@ pub const INBOX_MAX: usize = 16_384;
 /// Inputs of one pass, and so of one commit.
 pub const PASS_INPUTS_MAX: usize = 4_096;
 
-/// How a job's reason begins to tell of rows that cannot be written.
-pub const UNRECORDED: &str = "rows are missing: ";
-
 /// Tells connections of one node apart.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct SessionId(pub u64);
@@ -61,8 +58,8 @@ pub enum Input {
         job: JobId,
         /// Nothing else of the job is left to do.
         held: bool,
-        /// Begins with [`UNRECORDED`].
-        reason: String,
+        /// The first of them, and how many more.
+        problem: String,
     },
     /// A question to the core, answered between two passes.
     Ask(Question),

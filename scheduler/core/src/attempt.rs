@@ -4,7 +4,7 @@ use rollout::failure::{Failure, Status};
 use rollout::outcome::Outcome;
 use rollout::plan::StepKind;
 use rollout::state::StepState;
-use rollout::{AttemptId, BootTime, FailureCode, Millis, Timestamp};
+use rollout::{AttemptId, FailureCode, Millis, Timestamp};
 
 use crate::cluster::Cluster;
 use crate::command::{Command, Target};
@@ -167,7 +167,7 @@ impl Cluster {
             self.record_state(at, StepState::Cancelled, records);
         } else if infrastructure && detail.infra_failures + detail.chain_breaks <= retry.limit {
             let wait = backoff(&retry, detail.infra_failures + detail.chain_breaks, at);
-            self.restart_chain(at, now.boot.after(wait), records);
+            self.restart_chain(now, at, wait, records);
         } else if is_grader
             && failure.domain == rollout::Domain::Grader
             && detail.grader_failures <= regrades
@@ -181,7 +181,7 @@ impl Cluster {
 
     /// A step is tried again. If it went on in another's sandbox, that sandbox is gone: the chain
     /// starts again at its head.
-    pub(crate) fn restart_chain(&mut self, at: At, until: BootTime, records: &mut Vec<Record>) {
+    pub(crate) fn restart_chain(&mut self, now: Now, at: At, wait: Millis, records: &mut Vec<Record>) {
         let Some(job) = self.jobs.get(&at.group.job) else { return };
         let head = job.plan.chain_head(at.slot.step);
         let chain = job.plan.chain(head);
@@ -192,7 +192,7 @@ impl Cluster {
             self.record_state(At { slot: Slot { member, step }, ..at }, StepState::Waiting, records);
         }
         let head = At { slot: Slot { member: at.slot.member, step: head }, ..at };
-        self.back_off(head, until, records);
+        self.back_off(now, head, wait, records);
     }
 
     pub(crate) fn refused(
@@ -241,6 +241,7 @@ impl Cluster {
             ));
         }
         records.push(Record::AttemptWithdrawn { attempt, generation: fence.generation });
+        self.record_books(now, at, records);
         // A refused continuation leaves the sandbox of its predecessor as it was, unless it is gone.
         let left_by = predecessor.filter(|_| !gone).and_then(|p| {
             let group = self.group_mut(at.group)?;
@@ -263,9 +264,9 @@ impl Cluster {
         } else if gone && spent {
             self.record_state(at, StepState::Failed, records);
         } else if gone {
-            self.restart_chain(at, now.boot.after(wait), records);
+            self.restart_chain(now, at, wait, records);
         } else {
-            self.back_off(at, now.boot.after(wait), records);
+            self.back_off(now, at, wait, records);
         }
         let code = self.group_mut(at.group).and_then(|g| g.cause_code(at));
         self.after_end(at, code, records);

@@ -82,6 +82,12 @@ pub enum Event {
     GroupsSealed {
         groups: Vec<GroupId>,
     },
+    /// Of the job nothing is left but closed groups whose rows cannot be written. It stays
+    /// unfinished for the next start to try again, unless it is cancelled.
+    GroupsUnrecorded {
+        job: JobId,
+        problem: String,
+    },
 }
 
 /// Who speaks: reports of another incarnation or an older generation are fenced.

@@ -109,7 +109,7 @@ impl Cluster {
         if closed > 0 {
             facts.push(fact("unsealed", format!("{closed} closed groups wait for their rows to be sealed")));
         }
-        let ready = self.ready.iter().find(|key| key.job == job.id).map(|key| key.at());
+        let ready = self.ready.first_of(job);
         let first =
             ready.or_else(|| self.backoff.iter().find(|(_, at)| at.group.job == job.id).map(|(_, at)| *at));
         if let Some((at, group)) = first.and_then(|at| Some((at, job.groups.get(&at.group.index)?))) {

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use rollout::failure::Failure;
 use rollout::outcome::{Outcome, Times};
 use rollout::state::{JobState, StepState};
-use rollout::{AttemptId, BootTime, FailureCode, IncarnationId, NodeId};
+use rollout::{AttemptId, BootTime, FailureCode, IncarnationId, Millis, NodeId};
 
 use crate::cluster::Cluster;
 use crate::command::Command;
@@ -138,12 +138,16 @@ impl Cluster {
         let Some(group) = job.groups.get_mut(&at.group.index) else { return };
         let detail = group.detail(at.slot);
         detail.chain_breaks += 1;
-        if detail.infra_failures + detail.chain_breaks <= limit {
-            self.restart_chain(at, now.boot, records);
+        let spent = detail.infra_failures + detail.chain_breaks > limit;
+        if spent {
+            let message = "the sandbox to go on in was lost more often than `retry.limit` allows";
+            detail.failure = Some(Failure::new(FailureCode::NodeLost, message));
+        }
+        self.record_books(now, at, records);
+        if !spent {
+            self.restart_chain(now, at, Millis(0), records);
             return;
         }
-        let message = "the sandbox to go on in was lost more often than `retry.limit` allows";
-        detail.failure = Some(Failure::new(FailureCode::NodeLost, message));
         self.record_state(at, StepState::Failed, records);
         self.after_end(at, Some(FailureCode::NodeLost), records);
     }

@@ -13,6 +13,7 @@
 //! `explain` answers from the predicates that decide; `check` re-derives every index and sum.
 
 mod attempt;
+mod breaker;
 mod check;
 mod cluster;
 pub mod command;
@@ -26,6 +27,7 @@ pub mod model;
 mod node;
 mod placement;
 mod plan;
+mod ready;
 mod reconcile;
 pub mod record;
 mod restore;

@@ -5,15 +5,15 @@ use std::time::Duration;
 use rollout::state::JobState;
 use rollout::{FailureCode, JobId, Timestamp};
 use rollout_wire::v1;
-use scheduler_core::counts::Counts;
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::Instant;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::Status;
 
-use super::{ApiCode, ApiError, COMMIT_WAIT, JobsService, STREAM_MESSAGES_MAX, Stream, counts, job_id, page};
+use super::{ApiCode, ApiError, COMMIT_WAIT, JobsService, STREAM_MESSAGES_MAX, Stream, job_id, page};
 use crate::inbox::Input;
-use crate::store::{JobCounts, JobRow};
+use crate::store::JobRow;
+use crate::sums;
 
 /// A watcher is told at most this often.
 const WATCH_INTERVAL: Duration = Duration::from_millis(500);
@@ -156,89 +156,25 @@ pub(super) async fn committed<T>(service: &JobsService, answer: oneshot::Receive
     }
 }
 
-/// Sums of a job: from the core while it runs, from the store once it has ended.
+/// A job with its sums: stored with it once it has ended, from the core while it runs.
 pub(super) async fn message(service: &JobsService, row: JobRow) -> Result<v1::Job, ApiError> {
     let job = row.job;
+    if let Some(sums) = row.sums.clone() {
+        return Ok(with_sums(row, *sums));
+    }
     if !row.state.is_final()
         && let Some(counts) = service.ask(move |cluster, _| cluster.counts(job)).await?.flatten()
     {
-        return Ok(of_core(row, counts));
+        return Ok(with_sums(row, sums::of_core(counts)));
     }
     let facts = service.jobs.of(&row).await?;
-    let sums = service.counts.get(&service.reads, job, facts.success_at(), row.state.is_final()).await?;
-    Ok(of_store(row, &sums))
+    let counts = service.counts.get(&service.reads, job, facts.success_at(), row.state.is_final()).await?;
+    let sums = sums::of_store(&row, &counts);
+    Ok(with_sums(row, sums))
 }
 
-fn of_core(row: JobRow, counts: Counts) -> v1::Job {
-    let totals = counts.totals;
-    let failures = totals.failures.into_iter().map(|((domain, code), failure)| v1::FailureCount {
-        domain: domain.to_string(),
-        code: code.to_string(),
-        rollouts: failure.rollouts,
-        example: failure.example,
-        example_rollout: failure.example_rollout.to_string(),
-    });
-    let mut failures: Vec<_> = failures.collect();
-    failures.sort_by_key(|failure| std::cmp::Reverse(failure.rollouts));
-    #[allow(clippy::cast_precision_loss)]
-    let mean = |&(sum, groups): &(f64, u64)| (sum / groups as f64, groups);
-    v1::Job {
-        counts: Some(v1::Counts {
-            groups_total: counts.groups_total,
-            groups_closed: totals.groups_closed,
-            groups_sealed: counts.groups_sealed,
-            rollouts_total: counts.rollouts_total,
-            rollouts_admitted: counts.rollouts_admitted,
-            rollouts_ended: totals.rollouts_ended,
-            rollouts_valid: totals.rollouts_valid,
-            steps_running: counts.steps_running,
-            steps_ready: counts.steps_ready,
-        }),
-        rewards: Some(v1::Rewards {
-            count: totals.rollouts_valid,
-            sum: totals.reward_sum,
-            successes: totals.successes,
-            pass_at_k: pass_at_k(totals.pass_at_k.iter().map(mean)),
-        }),
-        failures,
-        ..head(row)
-    }
-}
-
-fn of_store(row: JobRow, sums: &JobCounts) -> v1::Job {
-    let failures = sums.failures.iter().map(|failure| v1::FailureCount {
-        domain: failure.domain.clone(),
-        code: failure.code.clone(),
-        rollouts: failure.rollouts,
-        example: failure.example.clone(),
-        example_rollout: failure.example_rollout.to_string(),
-    });
-    v1::Job {
-        counts: Some(v1::Counts {
-            groups_total: u64::from(row.groups_total),
-            groups_closed: sums.groups_closed,
-            groups_sealed: sums.groups_sealed,
-            rollouts_total: u64::from(row.groups_total) * u64::from(row.group_size),
-            rollouts_admitted: sums.admitted,
-            rollouts_ended: sums.ended,
-            rollouts_valid: sums.valid,
-            steps_running: 0,
-            steps_ready: 0,
-        }),
-        rewards: Some(v1::Rewards {
-            count: sums.valid,
-            sum: sums.reward_sum,
-            successes: sums.successes,
-            pass_at_k: pass_at_k(counts::pass_at_k(sums)),
-        }),
-        failures: failures.collect(),
-        ..head(row)
-    }
-}
-
-fn pass_at_k(values: impl IntoIterator<Item = (f64, u64)>) -> Vec<v1::PassAtK> {
-    let values = values.into_iter().zip(1u32..);
-    values.map(|((value, groups), k)| v1::PassAtK { k, value, groups }).collect()
+fn with_sums(row: JobRow, sums: v1::Job) -> v1::Job {
+    v1::Job { counts: sums.counts, rewards: sums.rewards, failures: sums.failures, ..head(row) }
 }
 
 fn head(row: JobRow) -> v1::Job {

@@ -4,6 +4,7 @@
 mod executor;
 mod faults;
 mod held;
+mod history;
 mod jobs;
 mod lies;
 mod readers;

@@ -5,5 +5,6 @@
 
 mod builders;
 mod held;
+mod passes;
 mod random;
 mod rules;

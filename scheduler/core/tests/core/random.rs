@@ -9,6 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use rollout::{AttemptId, FailureCode, Generation, GroupId, IncarnationId, JobId, Millis, NodeId};
 use scheduler_core::counts::NodeUse;
 use scheduler_core::event::{Fence, Held, HeldPhase, Measured, RefusalClass};
+use scheduler_core::model::Patience;
 use scheduler_core::{Cluster, Command, Config, Event};
 
 use crate::builders::*;
@@ -329,8 +330,10 @@ impl World {
     }
 
     fn restart_scheduler(&mut self) {
+        let live = Patience::of(&self.yard.cluster, self.yard.now);
         let (cluster, records) =
             Cluster::restore(Config::default(), self.yard.now, self.yard.stored.snapshot());
+        assert_eq!(Patience::of(&cluster, self.yard.now), live, "restored != live");
         self.yard.cluster = cluster;
         self.yard.check();
         for record in &records {
