@@ -34,6 +34,8 @@ pub enum Error {
     FileChanged { path: PathBuf },
     #[error("the task rows in `{}` cannot be read", path.display())]
     Rows { path: PathBuf, source: datasets::tasks::RowError },
+    #[error("the task rows in `{}` have {errors} error{}", path.display(), if *errors == 1 { "" } else { "s" })]
+    BadRows { path: PathBuf, errors: u64 },
     #[error("the spec has {errors} error{}", if *errors == 1 { "" } else { "s" })]
     BadSpec { errors: usize },
     #[error("the spec has {warnings} warning{}, and --deny-warnings is set", if *warnings == 1 { "" } else { "s" })]
@@ -112,7 +114,7 @@ impl Error {
             Self::SpecTooLarge { .. } => "too_large",
             Self::SpecNotText { .. } => "not_text",
             Self::FileChanged { .. } => "file_changed",
-            Self::Rows { .. } => "bad_rows",
+            Self::Rows { .. } | Self::BadRows { .. } => "bad_rows",
             Self::BadSpec { .. } => "bad_spec",
             Self::Warnings { .. } => "warnings_denied",
             Self::OutputRelative { .. } | Self::OutputLookup { .. } => "output_relative",
@@ -171,6 +173,7 @@ impl Error {
             | Self::SpecTooLarge { .. }
             | Self::SpecNotText { .. }
             | Self::Rows { .. }
+            | Self::BadRows { .. }
             | Self::BadSpec { .. }
             | Self::Warnings { .. }
             | Self::OutputRelative { .. }
@@ -252,6 +255,12 @@ pub fn lines(text: &str) -> Vec<String> {
         out.push(format!("({more} more lines)"));
     }
     out
+}
+
+/// An error and its causes on one line.
+pub fn chain(error: &dyn StdError) -> String {
+    let causes = std::iter::successors(error.source(), |&error| error.source()).take(CAUSES_MAX);
+    causes.fold(error.to_string(), |text, cause| format!("{text}: {cause}"))
 }
 
 fn transport_cause(status: &Status) -> String {

@@ -11,6 +11,7 @@ mod exit;
 mod interrupt;
 mod output;
 mod progress;
+mod rows;
 mod spec;
 mod summary;
 mod talk;

@@ -329,13 +329,14 @@ fn check_group_rows(job: &View<'_>, document: Span, plan: &JobPlan, sink: &mut S
     let (span, path) = group.map_or((document, String::new()), |found| (found.node.span, found.path));
     for (table, rows, what, fewer) in uses {
         let total = size.saturating_mul(rows);
-        if total > GROUP_ROWS_MAX {
+        let rows_max = GROUP_ROWS_MAX as u64;
+        if total > rows_max {
             let message = format!(
                 "one group can have {total} rows in the table `{table}` ({size} members x {what}); \
                  the limit is {GROUP_ROWS_MAX} (GROUP_ROWS_MAX)"
             );
             let fault = Diagnostic::error(Code::TooLarge, span, &path, message);
-            let most = GROUP_ROWS_MAX / rows.max(1);
+            let most = rows_max / rows.max(1);
             sink.push(fault.expected(format!("`group.size` of at most {most}, or fewer {fewer}")));
         }
     }
