@@ -24,6 +24,11 @@ pub type Boxed = Box<dyn StdError + Send + Sync>;
 
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
+    /// The command line; `message` and `hint` are clap's.
+    #[error("{message}")]
+    Usage { message: String, hint: String },
+    #[error("`{}` cannot be the data directory: {problem}", data_dir.display())]
+    BadDataDir { data_dir: PathBuf, problem: String },
     #[error("cannot read `{}`", path.display())]
     ReadFile { path: PathBuf, source: io::Error },
     #[error("`{}` is larger than {limit} bytes, the most a spec may have (TEXT_BYTES_MAX)", path.display())]
@@ -110,6 +115,8 @@ impl Error {
     /// The stable code.
     pub fn code(&self) -> &str {
         match self {
+            Self::Usage { .. } => "bad_usage",
+            Self::BadDataDir { .. } => "bad_data_dir",
             Self::ReadFile { .. } => "read_failed",
             Self::SpecTooLarge { .. } => "too_large",
             Self::SpecNotText { .. } => "not_text",
@@ -140,6 +147,8 @@ impl Error {
     /// What to do.
     pub fn hint(&self) -> Option<String> {
         Some(match self {
+            Self::Usage { hint, .. } => hint.clone(),
+            Self::BadDataDir { .. } => "name another with --data-dir; it may be a symbolic link".to_owned(),
             Self::Unreachable { .. } => {
                 "start one with `rollyard dev`, or name a running one with --yard or ROLLYARD_YARD".to_owned()
             }
@@ -169,7 +178,9 @@ impl Error {
 
     pub fn exit(&self) -> ExitStatus {
         match self {
-            Self::ReadFile { .. }
+            Self::Usage { .. }
+            | Self::BadDataDir { .. }
+            | Self::ReadFile { .. }
             | Self::SpecTooLarge { .. }
             | Self::SpecNotText { .. }
             | Self::Rows { .. }
