@@ -43,6 +43,8 @@ pub const SECRETS_MAX: usize = 64;
 pub const INLINE_ROWS_MAX: usize = 1_000;
 /// The most members of a group.
 pub const GROUP_SIZE_MAX: u64 = 1_024;
+/// The most rows of one group in one table: a group is one batch of it.
+pub const GROUP_ROWS_MAX: usize = 1 << 20;
 /// The most passes over a task set.
 pub const EPOCHS_MAX: u64 = 1_000;
 /// The most rollouts of one job alive at once.

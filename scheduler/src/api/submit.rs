@@ -256,6 +256,7 @@ fn check_rows(plan: &JobPlan, rows: &TaskRows) -> Result<u32, ApiError> {
         let position = u64::from(index);
         let invalid = |problem: &dyn std::error::Error| {
             ApiError::new(ApiCode::RowsInvalid, crate::health::chain(problem))
+                .hint("`rollyard check` lists every row with a problem")
         };
         resolve::check_row(plan, position, &row).map_err(|problem| invalid(&problem))?;
         // Without `tasks.id` ids are row numbers: they cannot repeat.
