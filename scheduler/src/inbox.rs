@@ -6,7 +6,7 @@ use std::sync::Arc;
 use rollout::plan::JobPlan;
 use rollout::{FailureCode, GroupId, IncarnationId, JobId, NodeId};
 use scheduler_core::{Cluster, Event, Now};
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::{OwnedSemaphorePermit, mpsc, oneshot};
 
 use crate::error::Error;
 use crate::store::{NewJob, ShardRow};
@@ -19,12 +19,23 @@ pub const PASS_INPUTS_MAX: usize = 4_096;
 /// How a job's reason begins to tell of rows that cannot be written.
 pub const UNRECORDED: &str = "rows are missing: ";
 
+/// What is stored, for watchers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Commits {
+    /// Of the last commit.
+    pub seq: u64,
+    /// Jobs that ended since the scheduler started.
+    pub jobs_ended: u64,
+}
+
 /// Tells connections of one node apart.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct SessionId(pub u64);
 
 pub enum Input {
     Event(Event),
+    /// What a node said of its work.
+    Reported(Reported),
     /// An executor's hello; commands go to this session from here on.
     Attached {
         session: SessionId,
@@ -59,6 +70,12 @@ pub enum Input {
     },
     /// A question to the core, answered between two passes.
     Ask(Question),
+}
+
+/// A report, and its part of the bytes its node may have waiting.
+pub struct Reported {
+    pub event: Event,
+    pub bytes: OwnedSemaphorePermit,
 }
 
 pub type Question = Box<dyn FnOnce(&Cluster, Now) + Send>;
@@ -96,7 +113,9 @@ pub enum SubmitRefused {
 impl fmt::Debug for Input {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Event(event) => f.debug_tuple("Event").field(event).finish(),
+            Self::Event(event) | Self::Reported(Reported { event, .. }) => {
+                f.debug_tuple("Event").field(event).finish()
+            }
             Self::Attached { session, .. } => f.debug_tuple("Attached").field(session).finish(),
             Self::Detached { session, .. } => f.debug_tuple("Detached").field(session).finish(),
             Self::Submit(submission) => f.debug_tuple("Submit").field(&submission.new_job.job).finish(),

@@ -3,9 +3,13 @@
 
 mod executor;
 mod faults;
+mod followers;
+mod hostile;
 mod jobs;
+mod liars;
 mod lies;
 mod readers;
 mod restarts;
 mod restore;
+mod uploads;
 mod yard;
