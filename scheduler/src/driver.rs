@@ -20,7 +20,9 @@ use tokio_util::task::TaskTracker;
 use crate::clock;
 use crate::error::Error;
 use crate::health::HealthBoard;
-use crate::inbox::{Inbox, Input, PASS_INPUTS_MAX, Question, Submission, SubmitRefused, Submitted};
+use crate::inbox::{
+    Commits, Inbox, Input, PASS_INPUTS_MAX, Question, Reported, Submission, SubmitRefused, Submitted,
+};
 use crate::jobs::Jobs;
 use crate::link::Links;
 use crate::store::{Batch, NewJob, Reads, Writer};
@@ -40,7 +42,7 @@ pub(crate) struct Driver {
     pub inputs: mpsc::Receiver<Input>,
     pub recorder: Arc<tokio::sync::Notify>,
     /// The number of the last commit, for watchers.
-    pub commits: watch::Sender<u64>,
+    pub commits: watch::Sender<Commits>,
     pub health: HealthBoard,
     pub reconcile_every: Duration,
     pub tasks: TaskTracker,
@@ -175,15 +177,22 @@ impl Driver {
             if !self.commit(&pass.batch, now.wall).await? {
                 return Ok(None);
             }
-            self.commits.send_replace(self.writer.seq());
         }
+        let mut jobs_ended = 0;
         for record in &pass.batch.records {
             if let Record::JobState { job, state, .. } = record
                 && state.is_final()
             {
                 tracing::info!(%job, state = state.as_str(), "job ended");
                 self.cluster.forget(*job);
+                jobs_ended += 1;
             }
+        }
+        if !pass.batch.is_empty() {
+            let seq = self.writer.seq();
+            self.commits.send_modify(|commits| {
+                *commits = Commits { seq, jobs_ended: commits.jobs_ended + jobs_ended };
+            });
         }
         for command in plan.commands {
             self.perform(command);
@@ -220,6 +229,10 @@ impl Driver {
                 if lost > 0 {
                     tracing::warn!(%node, lost, "a node does not hold what it was told to, and is told again");
                 }
+            }
+            Input::Reported(Reported { event, bytes }) => {
+                drop(bytes);
+                self.apply(pass, now, event);
             }
             Input::Attached { session, event } => {
                 if let Event::NodeAttached { node, .. } = &event {

@@ -16,6 +16,15 @@ pub const INBOX_MAX: usize = 16_384;
 /// Inputs of one pass, and so of one commit.
 pub const PASS_INPUTS_MAX: usize = 4_096;
 
+/// What is stored, for watchers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Commits {
+    /// Of the last commit.
+    pub seq: u64,
+    /// Jobs that ended since the scheduler started.
+    pub jobs_ended: u64,
+}
+
 /// Tells connections of one node apart.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct SessionId(pub u64);
@@ -29,6 +38,8 @@ pub enum Input {
         event: Event,
         turn: OwnedSemaphorePermit,
     },
+    /// What a node said of its work.
+    Reported(Reported),
     /// An executor's hello; commands go to this session from here on.
     Attached {
         session: SessionId,
@@ -63,6 +74,12 @@ pub enum Input {
     },
     /// A question to the core, answered between two passes.
     Ask(Question),
+}
+
+/// A report, and its part of the bytes its node may have waiting.
+pub struct Reported {
+    pub event: Event,
+    pub bytes: OwnedSemaphorePermit,
 }
 
 pub type Question = Box<dyn FnOnce(&Cluster, Now) + Send>;
@@ -100,7 +117,9 @@ pub enum SubmitRefused {
 impl fmt::Debug for Input {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Event(event) => f.debug_tuple("Event").field(event).finish(),
+            Self::Event(event) | Self::Reported(Reported { event, .. }) => {
+                f.debug_tuple("Event").field(event).finish()
+            }
             Self::Held { event, .. } => f.debug_tuple("Held").field(event).finish(),
             Self::Attached { session, .. } => f.debug_tuple("Attached").field(session).finish(),
             Self::Detached { session, .. } => f.debug_tuple("Detached").field(session).finish(),

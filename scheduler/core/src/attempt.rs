@@ -89,7 +89,19 @@ impl Cluster {
             Target { node: fence.node.clone(), incarnation: fence.incarnation, generation: fence.generation };
         self.outbox.push(Command::AckEnded { to: to.clone(), attempt });
         match self.standing(fence, attempt) {
-            Standing::Current => self.accept_end(now, attempt, outcome, kept, records),
+            Standing::Current => match self.contradiction(attempt, &outcome) {
+                None => self.accept_end(now, attempt, outcome, kept, records),
+                // It has ended, and nothing else that is said of it counts.
+                Some(problem) => {
+                    if kept {
+                        self.outbox.push(Command::Release { to, attempt });
+                    }
+                    let message = format!("node {} reported an end that cannot be: {problem}", fence.node);
+                    let failure = Failure::new(FailureCode::OutcomeUnknown, message);
+                    let unknown = Box::new(crate::lease::lost_outcome(now, failure));
+                    self.accept_end(now, attempt, unknown, false, records);
+                }
+            },
             Standing::Repeated => {}
             Standing::Stale => {
                 if kept {
@@ -98,6 +110,11 @@ impl Cluster {
                 self.fence(fence, attempt, records);
             }
         }
+    }
+
+    fn contradiction(&self, attempt: AttemptId, outcome: &Outcome) -> Option<String> {
+        let job = self.jobs.get(&attempt.rollout.group.job)?;
+        crate::contradiction::contradiction(job.plan.step(attempt.step), outcome)
     }
 
     /// The end of the current attempt, from its node or for a node that was lost.

@@ -18,6 +18,7 @@ mod check;
 mod cluster;
 pub mod command;
 pub mod config;
+mod contradiction;
 pub mod counts;
 pub mod event;
 pub mod explain;

@@ -13,6 +13,8 @@ use scheduler_core::event::{Capacity, Fence, Held, HeldPhase, Measured, RefusalC
 
 /// Kinds of backend one node may offer.
 const BACKENDS_MAX: usize = 16;
+/// Characters of the message of a failure that are kept.
+const FAILURE_CHARS_MAX: usize = 4_096;
 /// Characters of a version or a message of an executor that are kept.
 const TEXT_CHARS_MAX: usize = 512;
 
@@ -26,7 +28,7 @@ pub(super) struct Greeting {
 }
 
 fn wrong(field: &str, problem: impl Into<String>) -> WireError {
-    WireError { field: field.to_owned(), problem: problem.into() }
+    WireError { field: field.to_owned(), problem: shown(&problem.into(), TEXT_CHARS_MAX) }
 }
 
 pub(super) fn greeting(hello: &v1::Hello) -> Result<Greeting, WireError> {
@@ -123,7 +125,7 @@ impl Reporter {
         Ok(Event::AttemptStarted {
             at: self.at(message.generation),
             attempt: from_wire::attempt("started.attempt", message.attempt.as_ref())?,
-            started_at: rollout::Timestamp(message.started_at_us),
+            started_at: from_wire::timestamp("started.started_at_us", message.started_at_us)?,
         })
     }
 
@@ -131,8 +133,11 @@ impl Reporter {
         let attempt = from_wire::attempt("ended.attempt", message.attempt.as_ref())?;
         let outcome = from_wire::required("ended.outcome", message.outcome.as_ref());
         // Told again after every attach, a refused end would keep the attempt open for ever.
-        let outcome =
+        let mut outcome =
             outcome.and_then(from_wire::outcome).unwrap_or_else(|problem| self.unknown(attempt, &problem));
+        if let Some(failure) = &mut outcome.failure {
+            failure.message = shown(&failure.message, FAILURE_CHARS_MAX);
+        }
         let kept = message.kept && outcome.failure.is_none();
         let at = self.at(message.generation);
         Ok(Event::AttemptEnded { at, attempt, outcome: Box::new(outcome), kept })

@@ -53,6 +53,12 @@ pub struct Behaviour {
     pub held: Option<Duration>,
     /// So many starts are forgotten as if they had never come.
     pub forgets: usize,
+    /// What the node offers.
+    pub sandboxes: u32,
+    /// Every end is told a second time, as a failure.
+    pub twice: bool,
+    /// What every step prints beside its greeting.
+    pub stdout_bytes: usize,
 }
 
 impl Default for Behaviour {
@@ -64,6 +70,9 @@ impl Default for Behaviour {
             heartbeat: Duration::from_millis(100),
             held: None,
             forgets: 0,
+            stdout_bytes: 0,
+            sandboxes: 64,
+            twice: false,
         }
     }
 }
@@ -179,7 +188,7 @@ impl Life {
                 cpu_milli: 64_000,
                 memory_bytes: 64 << 30,
                 disk_bytes: 64 << 30,
-                sandboxes: 64,
+                sandboxes: self.behaviour.sandboxes,
                 disk_limit_max_bytes: 8 << 30,
                 backends: vec!["container".to_owned()],
             }),
@@ -240,7 +249,14 @@ impl Life {
                 sha256: blob.sha256,
             });
         }
-        let stdout = blobs.put(Bytes::from(format!("hello from {}\n", step.name))).await.expect("a blob");
+        let stdout = blobs
+            .put(Bytes::from(format!(
+                "hello from {}\n{}",
+                step.name,
+                "x".repeat(self.behaviour.stdout_bytes)
+            )))
+            .await
+            .expect("a blob");
         let reward = step.grader.is_some().then(|| v1::Reward { value: 1.0, components: Vec::new() });
         let mut ended = self.ended(attempt, start.generation, None, reward, artifacts);
         let outcome = ended.outcome.as_mut().expect("an outcome");
@@ -255,7 +271,17 @@ impl Life {
             let mut seen = self.seen.lock().unwrap();
             seen.unacknowledged.insert(held, ended.clone());
         }
-        vec![started, Report::Ended(ended)]
+        let mut reports = vec![started, Report::Ended(ended.clone())];
+        if self.behaviour.twice {
+            let failure = v1::Failure {
+                code: "agent_exit".to_owned(),
+                domain: "agent".to_owned(),
+                message: "told again, and otherwise".to_owned(),
+            };
+            ended.outcome.as_mut().expect("an outcome").failure = Some(failure);
+            reports.push(Report::Ended(ended));
+        }
+        reports
     }
 
     fn ended(
