@@ -32,7 +32,7 @@ lint: ## formatting and lints only
 bench: setup ## the benches against their peers, one JSON line each
 	cargo run --locked --release -p benches -- create
 
-soak: build ## kill -9 at 200 random moments, 1,000 rollouts, census after each
+soak: build ## kill -9 at 200 random moments, 1,000 rollouts, the largest sizes, census after each
 	.ci/soak
 
 clean-demo: ## forget the demo's yard and tables

@@ -23,7 +23,7 @@ use crate::rules;
 use crate::schema::{Kind, Table};
 
 /// The most rows of one group in one table.
-pub const GROUP_ROWS_MAX: usize = 1 << 20;
+pub const GROUP_ROWS_MAX: usize = rollout::spec::GROUP_ROWS_MAX;
 /// The largest artifact stored in its row, in bytes.
 pub const INLINE_BYTES_MAX: u64 = 64 << 10;
 /// The most bytes of artifacts stored in the rows of one group; those beyond are named only.

@@ -78,36 +78,16 @@ impl JsonlFile {
         let io = |action| move |source| RowError::Io { action, path: path.to_owned(), source };
         let file = File::open(path).map_err(io("open"))?;
         let stamp = Stamp::of(&file).map_err(io("read"))?;
-        let mut reader = BufReader::with_capacity(1 << 16, &file);
-        let (mut offsets, mut line, mut blank) = (vec![0], Vec::new(), None);
-        loop {
-            line.clear();
-            // One byte more than a row and its newline: enough to know that it is too long.
-            let most = ROW_BYTES_MAX as u64 + 2;
-            let read = reader.by_ref().take(most).read_until(b'\n', &mut line).map_err(io("read"))? as u64;
-            if read == 0 {
-                break;
-            }
-            if let Some(line) = blank {
-                return Err(RowError::Blank { line });
-            }
-            let number = offsets.len() as u64;
-            if is_blank(&line) {
-                blank = Some(number);
-                continue;
-            }
-            if offsets.len() > ROWS_MAX {
-                return Err(RowError::TooMany { rows_max: ROWS_MAX });
-            }
-            parse(&line, number)?;
-            offsets.push(offsets.last().copied().unwrap_or(0) + read);
-        }
-        drop(reader);
+        let mut offsets = vec![0];
+        read_lines(path, &file, |_, end, row| {
+            row?;
+            offsets.push(end);
+            Ok(())
+        })?;
         let opened = Self { path: path.to_owned(), file, stamp, offsets };
         opened.check_unchanged()?;
         Ok(opened)
     }
-
     /// How many rows.
     pub fn len(&self) -> usize {
         self.offsets.len() - 1
@@ -136,6 +116,59 @@ impl JsonlFile {
             return Ok(());
         }
         Err(RowError::Changed { path: self.path.clone() })
+    }
+}
+
+/// Reads a task file once, from start to end, and keeps nothing of it: `visit` gets the number of
+/// each line, from 1, with its row or what is wrong with it. Blocks on the disk.
+///
+/// # Errors
+/// The file cannot be read, or has more than [`ROWS_MAX`] rows.
+pub fn scan(
+    path: &Path,
+    mut visit: impl FnMut(u64, Result<Map<String, Value>, RowError>),
+) -> Result<(), RowError> {
+    let file =
+        File::open(path).map_err(|source| RowError::Io { action: "open", path: path.to_owned(), source })?;
+    read_lines(path, &file, |line, _, row| {
+        visit(line, row);
+        Ok(())
+    })
+}
+
+/// `visit` gets number, end offset and row of each line; the first error it returns ends the reading.
+fn read_lines(
+    path: &Path,
+    file: &File,
+    mut visit: impl FnMut(u64, u64, Result<Map<String, Value>, RowError>) -> Result<(), RowError>,
+) -> Result<(), RowError> {
+    let io = |source| RowError::Io { action: "read", path: path.to_owned(), source };
+    let mut reader = BufReader::with_capacity(1 << 16, file);
+    let (mut number, mut end, mut line, mut blank) = (0, 0, Vec::new(), None);
+    loop {
+        line.clear();
+        // One byte more than a row and its newline: enough to know that it is too long.
+        let most = ROW_BYTES_MAX as u64 + 2;
+        let read = reader.by_ref().take(most).read_until(b'\n', &mut line).map_err(io)? as u64;
+        if read == 0 {
+            return Ok(());
+        }
+        if let Some((line, end)) = blank.take() {
+            visit(line, end, Err(RowError::Blank { line }))?;
+        }
+        number += 1;
+        end += read;
+        if is_blank(&line) {
+            blank = Some((number, end));
+            continue;
+        }
+        if number > ROWS_MAX as u64 {
+            return Err(RowError::TooMany { rows_max: ROWS_MAX });
+        }
+        visit(number, end, parse(&line, number))?;
+        if read == most && line.last() != Some(&b'\n') {
+            end += reader.skip_until(b'\n').map_err(io)? as u64;
+        }
     }
 }
 

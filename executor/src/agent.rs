@@ -18,7 +18,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::attempt::{self, Assignment, Finished, Tools};
-use crate::capacity::Measured;
+use crate::capacity::{Measured, Vitals};
 use crate::capture::{self, Stream};
 use crate::clock::boot_now;
 use crate::lease::Lease;
@@ -49,8 +49,8 @@ pub(crate) struct Parts {
     pub lease: watch::Receiver<Option<Lease>>,
     /// What was measured, from the sampler.
     pub measured: watch::Receiver<Measured>,
-    /// The same with the count of sandboxes, for the heartbeats.
-    pub heartbeat: watch::Sender<(Measured, u32)>,
+    /// The same with what the book counts, for the heartbeats.
+    pub vitals: watch::Sender<Vitals>,
     pub incarnation: watch::Sender<IncarnationId>,
 }
 
@@ -102,6 +102,8 @@ impl Agent {
         let mut backend_ended = backend.ended();
         let mut ticks = interval(TICK);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut lists = interval(self.parts.config.held_every);
+        lists.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut stopping: Option<Stopping> = None;
         loop {
             tokio::select! {
@@ -122,6 +124,7 @@ impl Agent {
                     let measured = *self.parts.measured.borrow_and_update();
                     self.parts.book.observe(measured);
                 }
+                _ = lists.tick() => self.report_held(),
                 _ = ticks.tick() => {}
                 () = token.cancelled(), if stopping.is_none() => {
                     tracing::info!(sandboxes = self.parts.book.sandboxes(), "ending");
@@ -136,7 +139,11 @@ impl Agent {
             }
             self.check_lease();
             self.renew_when_empty();
-            self.parts.heartbeat.send_replace((*self.parts.measured.borrow(), self.parts.book.sandboxes()));
+            self.parts.vitals.send_replace(Vitals {
+                measured: *self.parts.measured.borrow(),
+                sandboxes: self.parts.book.sandboxes(),
+                held: self.parts.book.attempts(),
+            });
             if stopping.as_mut().is_some_and(|stopping| self.has_stopped(stopping)) {
                 return stopping.map_or(Ok(()), |stopping| stopping.result);
             }
@@ -305,6 +312,18 @@ impl Agent {
         }
     }
 
+    /// Through the same queue as every other report: what was reported before is part of the list.
+    fn report_held(&mut self) {
+        if self.session.is_some() {
+            let kind = v1::report::Kind::Held(v1::Held { held: self.held() });
+            self.report(v1::Report { kind: Some(kind) });
+        }
+    }
+
+    fn held(&self) -> Vec<v1::HeldAttempt> {
+        self.parts.book.held().into_iter().map(|(at, phase)| messages::held(at, phase)).collect()
+    }
+
     fn discard(&mut self, at: At) {
         let Some(dir) = self.dirs.remove(&at) else { return };
         self.stragglers.spawn(async move {
@@ -377,7 +396,6 @@ impl Agent {
         let Some(reply) = self.opening.take() else { return };
         let capacity = self.parts.book.capacity();
         let incarnation = *self.parts.incarnation.borrow();
-        let held = self.parts.book.held().into_iter();
         let hello = v1::Hello {
             node: self.parts.config.node.to_string(),
             incarnation: incarnation.to_string(),
@@ -389,7 +407,7 @@ impl Agent {
                 disk_limit_max_bytes: capacity.disk_limit_max.0,
                 backends: vec![self.parts.config.backend.clone()],
             }),
-            held: held.map(|(at, phase)| messages::held(at, phase)).collect(),
+            held: self.held(),
             version: env!("CARGO_PKG_VERSION").to_owned(),
         };
         // The link may have gone meanwhile; it asks again.

@@ -28,6 +28,15 @@ pub struct Measured {
     pub load_milli: u64,
 }
 
+/// What a heartbeat says.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) struct Vitals {
+    pub measured: Measured,
+    pub sandboxes: u32,
+    /// Attempts held.
+    pub held: u32,
+}
+
 /// The capacity of this machine: all of its cpus, the memory this process may use and the disk
 /// that is free now, less the reserves; overridden where the operator said so.
 pub(crate) fn offered(

@@ -10,6 +10,9 @@ use crate::Error;
 
 /// Heartbeats to the scheduler.
 pub const HEARTBEAT_EVERY: Duration = Duration::from_secs(1);
+/// Lists of everything held, to the scheduler. Two of them without an attempt show it as lost, so a
+/// loss is found within twice this time.
+pub const HELD_EVERY: Duration = Duration::from_secs(10);
 /// Captured output kept per stream and step; what is past it is dropped and counted.
 pub const CAPTURE_BYTES_MAX: Bytes = Bytes(8 << 20);
 /// A node with less memory available takes no new sandbox.
@@ -28,6 +31,7 @@ pub struct Config {
     /// Per stream and step.
     pub capture_bytes_max: Bytes,
     pub heartbeat_every: Duration,
+    pub held_every: Duration,
     /// The kind of the backend, as jobs name it.
     pub backend: String,
 }
@@ -43,6 +47,7 @@ impl Config {
             reserves: Reserves::default(),
             capture_bytes_max: CAPTURE_BYTES_MAX,
             heartbeat_every: HEARTBEAT_EVERY,
+            held_every: HELD_EVERY,
             backend: "container".to_owned(),
         }
     }

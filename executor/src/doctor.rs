@@ -32,8 +32,9 @@ pub struct Check {
     pub detail: String,
     /// As the kernel answered, where it refused.
     pub errno: Option<i32>,
-    /// What follows if it does not work.
-    pub consequence: &'static str,
+    /// What follows from it not working; none where it works.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub consequence: Option<&'static str>,
 }
 
 /// A ceiling on sandboxes alive at once.
@@ -55,7 +56,7 @@ pub struct Report {
 impl Report {
     /// Whether the container backend can start here.
     pub fn container(&self) -> bool {
-        self.checks.iter().all(|check| check.consequence != REFUSED || check.status != Status::Missing)
+        self.checks.iter().all(|check| check.consequence != Some(REFUSED))
     }
 }
 
@@ -74,7 +75,7 @@ pub fn doctor(data_dir: &Path) -> Report {
             status: Status::Missing,
             detail: "a probe panicked".into(),
             errno: None,
-            consequence: REFUSED,
+            consequence: Some(REFUSED),
         }]
     });
     Report { checks, capacity: capacity() }
@@ -131,9 +132,10 @@ fn try_all(data_dir: &Path) -> Vec<Check> {
     let checks = probes
         .into_iter()
         .map(|(name, consequence, probe)| match probe() {
-            Ok((status, detail)) => Check { name, status, detail, errno: None, consequence },
+            Ok((status, detail)) => Check { name, status, detail, errno: None, consequence: None },
             Err(error) => {
                 let errno = error.raw_os_error();
+                let consequence = Some(consequence);
                 Check { name, status: Status::Missing, detail: error.to_string(), errno, consequence }
             }
         })

@@ -84,6 +84,7 @@ fn problem(path: String, error: &FileError) -> RewardProblem {
         FileError::NotADirectory { .. }
         | FileError::BadPath { .. }
         | FileError::Full { .. }
+        | FileError::UnknownUser { .. }
         | FileError::Io { .. } => RewardProblem::Unreadable { path, problem: error.to_string() },
     }
 }

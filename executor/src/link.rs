@@ -19,7 +19,7 @@ use tokio_stream::wrappers::ReceiverStream;
 use tokio_util::sync::CancellationToken;
 use tonic::transport::Channel;
 
-use crate::capacity::Measured;
+use crate::capacity::Vitals;
 use crate::clock::boot_now;
 use crate::lease::{Heartbeats, Lease};
 use crate::messages::{self, Command};
@@ -30,7 +30,8 @@ use crate::{Config, Endpoint, Error};
 pub(crate) const REPORT_QUEUE_MAX: usize = 8_192;
 /// Commands that wait for the agent.
 pub(crate) const COMMAND_QUEUE_MAX: usize = 1_024;
-/// Reports of one message: with the largest of each it stays below the wire's message bound.
+/// Reports of one message: with the largest of each it stays below the wire's message bound. A list
+/// of what is held is larger and has a message of its own.
 const REPORTS_PER_MESSAGE: usize = 64;
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 const BACKOFF_MIN: Duration = Duration::from_millis(100);
@@ -102,7 +103,7 @@ pub(crate) struct Link {
     shown: String,
     heartbeat_every: Duration,
     agent: mpsc::Sender<FromLink>,
-    measured: watch::Receiver<(Measured, u32)>,
+    vitals: watch::Receiver<Vitals>,
     lease: watch::Sender<Option<Lease>>,
 }
 
@@ -110,7 +111,7 @@ impl Link {
     pub fn new(
         config: &Config,
         agent: mpsc::Sender<FromLink>,
-        measured: watch::Receiver<(Measured, u32)>,
+        vitals: watch::Receiver<Vitals>,
         lease: watch::Sender<Option<Lease>>,
     ) -> Result<Self, Error> {
         let shown = config.scheduler.to_string();
@@ -120,7 +121,7 @@ impl Link {
         })
         .map_err(Error::Endpoint)?
         .connect_timeout(CONNECT_TIMEOUT);
-        Ok(Self { endpoint, shown, heartbeat_every: config.heartbeat_every, agent, measured, lease })
+        Ok(Self { endpoint, shown, heartbeat_every: config.heartbeat_every, agent, vitals, lease })
     }
 
     /// Attaches, and attaches again, until `token`; the agent has ended by then. What it reported
@@ -206,7 +207,7 @@ impl Link {
         let beating = beat(
             heartbeats.clone(),
             self.heartbeat_every,
-            self.measured.clone(),
+            self.vitals.clone(),
             heartbeat_sender,
             closed.clone(),
         );
@@ -274,8 +275,24 @@ fn outbound(
     let hello = v1::Report { kind: Some(v1::report::Kind::Hello(hello)) };
     let heartbeats = ReceiverStream::new(heartbeats).map(|beat| vec![beat]);
     let reports = ReceiverStream::new(reports).ready_chunks(REPORTS_PER_MESSAGE);
+    let reports = reports.flat_map(|reports| stream::iter(lists_apart(reports)));
     let after = select_with_strategy(heartbeats, reports, |_: &mut ()| PollNext::Left);
     stream::once(async { vec![hello] }).chain(after).map(|reports| v1::ReportBatch { reports })
+}
+
+/// The same reports in the same order, each list of what is held in a message of its own.
+fn lists_apart(reports: Vec<v1::Report>) -> Vec<Vec<v1::Report>> {
+    let is_list = |report: &v1::Report| matches!(report.kind, Some(v1::report::Kind::Held(_)));
+    let mut messages: Vec<Vec<v1::Report>> = Vec::new();
+    for report in reports {
+        match messages.last_mut() {
+            Some(message) if !is_list(&report) && !message.last().is_some_and(is_list) => {
+                message.push(report)
+            }
+            _ => messages.push(vec![report]),
+        }
+    }
+    messages
 }
 
 async fn welcome(
@@ -300,7 +317,7 @@ async fn welcome(
 async fn beat(
     heartbeats: Arc<Heartbeats>,
     every: Duration,
-    measured: watch::Receiver<(Measured, u32)>,
+    vitals: watch::Receiver<Vitals>,
     queue: mpsc::Sender<v1::Report>,
     closed: CancellationToken,
 ) {
@@ -309,17 +326,39 @@ async fn beat(
     loop {
         ticks.tick().await;
         let Some(sequence) = heartbeats.send(boot_now()) else { return closed.cancel() };
-        let (measured, sandboxes) = *measured.borrow();
+        let Vitals { measured, sandboxes, held } = *vitals.borrow();
         let heartbeat = v1::Heartbeat {
             sequence,
             memory_available_bytes: measured.memory_available.0,
             disk_available_bytes: measured.disk_available.0,
             load_milli: measured.load_milli,
             sandboxes,
+            held,
         };
         let report = v1::Report { kind: Some(v1::report::Kind::Heartbeat(heartbeat)) };
         if queue.send(report).await.is_err() {
             return closed.cancel();
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_list_has_a_message_of_its_own_and_its_place_among_the_reports() {
+        use v1::report::Kind;
+        let report = |kind| v1::Report { kind: Some(kind) };
+        let ended = |step| {
+            let attempt = Some(v1::AttemptRef { step, ..v1::AttemptRef::default() });
+            report(Kind::Ended(v1::AttemptEnded { attempt, ..v1::AttemptEnded::default() }))
+        };
+        let list = || report(Kind::Held(v1::Held::default()));
+        let reports = vec![ended(0), ended(1), list(), ended(2), list(), list()];
+        let messages = lists_apart(reports.clone());
+        assert_eq!(messages.iter().map(Vec::len).collect::<Vec<_>>(), [2, 1, 1, 1, 1]);
+        assert_eq!(messages.concat(), reports);
+        assert!(lists_apart(Vec::new()).is_empty());
     }
 }

@@ -94,6 +94,7 @@ async fn read_file(
             error @ (FileError::NotAFile { .. }
             | FileError::NotADirectory { .. }
             | FileError::Escapes { .. }
+            | FileError::UnknownUser { .. }
             | FileError::BadPath { .. }),
         ) => return missing(error.to_string()),
         Err(FileError::Full { path: what }) => {

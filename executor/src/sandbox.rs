@@ -56,9 +56,14 @@ pub struct SandboxSpec {
 /// Why a sandbox could not be made. `code()` is the stable code.
 #[derive(Debug, thiserror::Error)]
 pub enum CreateError {
-    /// The image cannot be used: unreadable, no shell, unsafe root. Code `bad_rootfs`.
+    /// The image, or the working directory in it, cannot be used anywhere: no shell, a link or a
+    /// file where a directory belongs. Code `bad_rootfs`.
     #[error("image `{image}` cannot be used as a root: {problem}")]
     BadRootfs { image: String, problem: String },
+    /// The image is not there, or cannot be read, on this node: another may have it. Code
+    /// `image_missing`.
+    #[error("image `{image}` is not on this node: {problem}")]
+    ImageMissing { image: String, problem: String },
     /// A guarantee this host cannot give. Code `not_enforceable`.
     #[error("this host cannot enforce {guarantee}: {problem}")]
     NotEnforceable { guarantee: &'static str, problem: String },
@@ -143,6 +148,9 @@ pub enum FileError {
     Escapes { path: String },
     #[error("`{path}` cannot be a path here: {problem}")]
     BadPath { path: String, problem: &'static str },
+    /// Who is to own the file does not exist in the image.
+    #[error("`{path}` cannot belong to `{user}`, who is not in /etc/passwd of the image")]
+    UnknownUser { path: String, user: String },
     /// The workspace is full (`ENOSPC` or quota).
     #[error("no space left in the workspace for `{path}`")]
     Full { path: String },
@@ -167,7 +175,13 @@ pub enum SpawnError {
     /// As the kernel answered execve: not found, not executable, bad format, too long.
     #[error("cannot run `{program}`: {source}")]
     Exec { program: String, source: std::io::Error },
-    /// pids limit reached, memory limit reached, cwd missing, unknown user.
+    /// The directory to start in is gone, shut, or no directory: the image is so, or an earlier
+    /// process of the sandbox made it so.
+    #[error("cannot start in `{workdir}`: {source}")]
+    Workdir { workdir: String, source: std::io::Error },
+    #[error("user `{user}` is not in /etc/passwd of the image")]
+    UnknownUser { user: String },
+    /// pids limit reached, memory limit reached, the machine's own trouble.
     #[error("cannot start a process in the sandbox: {action}: {source}")]
     Setup { action: String, source: std::io::Error },
     #[error("the sandbox is dead: {reason}")]

@@ -11,7 +11,7 @@ use tokio::time::{MissedTickBehavior, interval};
 use tokio_util::sync::CancellationToken;
 
 use crate::agent::{Agent, Parts};
-use crate::capacity::{self, Measured};
+use crate::capacity::{self, Measured, Vitals};
 use crate::lifecycle::Book;
 use crate::link::{COMMAND_QUEUE_MAX, Link};
 use crate::sandbox::Backend;
@@ -57,7 +57,7 @@ pub fn serve(config: Config, backend: Arc<dyn Backend>, token: CancellationToken
     let offered = capacity::offered(&config.data_dir, config.capacity, config.reserves, backend.ceilings())?;
     let now = capacity::measured(&config.data_dir)?;
     let (sampled, measured) = watch::channel(now);
-    let (heartbeat, heartbeats) = watch::channel((now, 0));
+    let (vitals, heartbeats) = watch::channel(Vitals { measured: now, ..Vitals::default() });
     let (to_agent, from_link) = mpsc::channel(COMMAND_QUEUE_MAX);
     let (lease_sender, lease) = watch::channel(None);
     let (incarnation_sender, incarnation) = watch::channel(IncarnationId::from_bits(rand::random()));
@@ -71,7 +71,7 @@ pub fn serve(config: Config, backend: Arc<dyn Backend>, token: CancellationToken
         from_link,
         lease,
         measured,
-        heartbeat,
+        vitals,
         incarnation: incarnation_sender,
     });
     let ended = CancellationToken::new();

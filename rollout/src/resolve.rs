@@ -13,7 +13,7 @@ use crate::plan::{
 };
 use crate::quantity::Resources;
 use crate::spec::{self, DiagnosticCode};
-use crate::text::shown;
+use crate::text::{nearest, shown};
 use crate::time::Millis;
 
 /// The longest task id, in bytes.
@@ -24,6 +24,9 @@ pub const CHECKPOINT_KEY_BYTES_MAX: usize = 1024;
 
 /// The most text that the lookups of one field may give, in bytes: no field takes more.
 const EXPANDED_BYTES_MAX: usize = spec::FILE_BYTES_MAX;
+
+/// The most columns of a row that are compared with a missing one.
+const ROW_KEYS_COMPARED_MAX: usize = 256;
 
 /// What lookups find, beside what the plan itself says.
 #[derive(Debug, Clone, Copy)]
@@ -63,6 +66,8 @@ pub struct RowProblem {
     /// The column at fault, if it is one.
     pub column: Option<String>,
     pub code: DiagnosticCode,
+    /// The column of the row whose name is nearest to a missing one.
+    pub nearest: Option<String>,
     pub problem: ResolveError,
 }
 
@@ -223,7 +228,43 @@ pub fn output_table(plan: &JobPlan, job: JobId) -> Result<Option<String>, Resolv
 ///
 /// # Errors
 /// The first problem, with the row's number and, where it is one, the column.
-pub fn check_row(plan: &JobPlan, index: u64, row: &Map<String, Value>) -> Result<(), RowProblem> {
+pub fn check_row(plan: &JobPlan, index: u64, row: &Map<String, Value>) -> Result<(), Box<RowProblem>> {
+    match missing_columns(plan, index, row).next() {
+        Some(problem) => Err(Box::new(problem)),
+        None => check_values(plan, index, row),
+    }
+}
+
+/// What keeps a job from running this row: every column that is missing; or, if none is, the first
+/// value that does not fit.
+pub fn row_problems(plan: &JobPlan, index: u64, row: &Map<String, Value>) -> Vec<RowProblem> {
+    let missing: Vec<RowProblem> = missing_columns(plan, index, row).collect();
+    if missing.is_empty() {
+        check_values(plan, index, row).err().into_iter().map(|problem| *problem).collect()
+    } else {
+        missing
+    }
+}
+
+fn missing_columns<'a>(
+    plan: &'a JobPlan,
+    index: u64,
+    row: &'a Map<String, Value>,
+) -> impl Iterator<Item = RowProblem> + 'a {
+    let missing = plan.tasks.columns_used.iter().filter(|column| !row.contains_key(*column));
+    missing.map(move |column| {
+        let nearest = nearest(column, row.keys().take(ROW_KEYS_COMPARED_MAX).map(String::as_str));
+        RowProblem {
+            row: index,
+            column: Some(shown(column, 128)),
+            code: DiagnosticCode::RowMissingColumn,
+            nearest: nearest.map(|name| shown(name, 128)),
+            problem: ResolveError::MissingColumn { column: shown(column, 128) },
+        }
+    })
+}
+
+fn check_values(plan: &JobPlan, index: u64, row: &Map<String, Value>) -> Result<(), Box<RowProblem>> {
     let problem = |source: ResolveError| {
         let (code, column) = match &source {
             ResolveError::MissingColumn { column } => {
@@ -232,13 +273,8 @@ pub fn check_row(plan: &JobPlan, index: u64, row: &Map<String, Value>) -> Result
             ResolveError::NotText { column, .. } => (DiagnosticCode::RowBadValue, Some(column.clone())),
             _ => (DiagnosticCode::RowBadValue, None),
         };
-        RowProblem { row: index, column, code, problem: source }
+        Box::new(RowProblem { row: index, column, code, nearest: None, problem: source })
     };
-    for column in &plan.tasks.columns_used {
-        if !row.contains_key(column) {
-            return Err(problem(ResolveError::MissingColumn { column: shown(column, 128) }));
-        }
-    }
     let task_id = task_id(plan, index, row).map_err(problem)?;
     // Ids of any job and group have the same form: these stand in for the real ones.
     let group = GroupId { job: JobId::from_bits(0), index: 0 };

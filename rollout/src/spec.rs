@@ -2,8 +2,8 @@
 //!
 //! The text becomes a bounded tree with positions (`tree`); the tree is compared with the tables
 //! of fields (`walk`, `tables`), which also give the JSON Schema (`schema`); what fits is read
-//! into the plan (`job`, `steps`, `step`). An unreadable document stops at its first fault, and
-//! everything after that is reported at once.
+//! into the plan (`job`, `steps`, `step`). An unreadable document stops at its first fault (but not
+//! at a lookup that lacks its quotes, see `unquoted`); all other faults are reported at once.
 
 mod canonical;
 mod describe;
@@ -21,6 +21,7 @@ mod step;
 mod steps;
 mod tables;
 mod tree;
+mod unquoted;
 mod view;
 mod walk;
 
@@ -29,11 +30,12 @@ pub use diagnostic::{DIAGNOSTICS_MAX, Diagnostic, DiagnosticCode, Severity};
 pub use schema::schema;
 pub use tables::{
     ARGUMENT_BYTES_MAX, ARGUMENTS_BYTES_MAX, ARGUMENTS_MAX, ARTIFACTS_MAX, COLUMNS_MAX, ENV_MAX, EPOCHS_MAX,
-    FILE_BYTES_MAX, FILES_BYTES_MAX, FILES_MAX, GROUP_SIZE_MAX, INLINE_ROWS_MAX, JOB_LOOKUPS_MAX,
-    LABEL_BYTES_MAX, LABELS_MAX, MATRIX_CELLS_MAX, MODELS_MAX, PATH_BYTES_MAX, RUNNING_MAX, SECRETS_MAX,
-    SHELL_BYTES_MAX,
+    FILE_BYTES_MAX, FILES_BYTES_MAX, FILES_MAX, GROUP_ROWS_MAX, GROUP_SIZE_MAX, INLINE_ROWS_MAX,
+    JOB_LOOKUPS_MAX, LABEL_BYTES_MAX, LABELS_MAX, MATRIX_CELLS_MAX, MODELS_MAX, PATH_BYTES_MAX, RUNNING_MAX,
+    SECRETS_MAX, SHELL_BYTES_MAX,
 };
 pub use tree::{DEPTH_MAX, EXPANDED_BYTES_MAX, KEY_BYTES_MAX, NODES_MAX, TEXT_BYTES_MAX};
+pub use unquoted::UNQUOTED_MAX;
 
 pub(crate) use grammar::{image as check_image, path as check_path, table as check_table};
 pub(crate) use resources::{SLOTS, empty_limit, from_slots, over_limit, parse_slot, show_slot};
@@ -68,24 +70,31 @@ impl Checked {
 /// Checks a spec. `source_name` is the file as people should see it. Never panics, and refuses
 /// what is over a limit before it costs anything of that size.
 pub fn check(text: &str, source_name: &str) -> Checked {
-    let root = match tree::parse(text) {
-        Ok(root) => root,
-        Err(mut fault) => {
-            if fault.code == DiagnosticCode::ExpressionHere && !takes_lookup(&fault.path) {
-                let expected = fault.expected.take().unwrap_or_default();
-                fault.expected = Some(format!("{expected}; and `{}` takes no lookup", fault.path));
-            }
-            let mut sink = diagnostic::Sink::default();
-            sink.push(*fault);
-            return Checked { diagnostics: sink.finish(source_name), plan: None };
-        }
-    };
     let mut sink = diagnostic::Sink::default();
+    let unquoted::Reading { root, mut faults } = unquoted::read(text);
+    for fault in &mut faults {
+        if fault.code == DiagnosticCode::ExpressionHere && !takes_lookup(&fault.path) {
+            let expected = fault.expected.take().unwrap_or_default();
+            fault.expected = Some(format!("{expected}; and `{}` takes no lookup", fault.path));
+        }
+        sink.push(fault.clone());
+    }
+    let Some(root) = root else {
+        return Checked { diagnostics: sink.finish(source_name), plan: None };
+    };
     let scope = walk::Scope::of(&root);
     walk::Walk { source: text, scope: &scope, sink: &mut sink }.object(&root, &tables::JOB, "");
     let plan = job::read(&root, &scope, &mut sink);
     let plan = plan.filter(|_| !sink.has_errors());
-    Checked { diagnostics: sink.finish(source_name), plan }
+    let mut diagnostics = sink.finish(source_name);
+    diagnostics.retain(|found| !unquoted::repeats(found, &faults));
+    Checked { diagnostics, plan }
+}
+
+/// Diagnostics over the text they are about; empty where that is not at hand. See
+/// [`Checked::render`].
+pub fn render(diagnostics: &[Diagnostic], source: &str) -> String {
+    render::render(diagnostics, source)
 }
 
 /// Whether the field at `path` is known and expands lookups.

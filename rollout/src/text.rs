@@ -19,6 +19,13 @@ pub fn shown(text: &str, chars_max: usize) -> String {
     out
 }
 
+/// Whether text with this character does not read as it is: a control, a line break, or a sign
+/// that turns or hides what stands beside it.
+pub fn is_deceptive(c: char) -> bool {
+    c.is_control()
+        || matches!(c, '\u{61c}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{feff}')
+}
+
 /// The name of `known` nearest to `given`, if it is within two edits.
 pub fn nearest<'a>(given: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     if given.len() > 256 {
@@ -64,6 +71,12 @@ mod tests {
         assert_eq!(nearest("tiemout", ["timeout", "image"]), Some("timeout"));
         assert_eq!(nearest("imgae", ["timeout", "image"]), Some("image"));
         assert_eq!(nearest("xyz", ["timeout", "image"]), None);
+    }
+
+    #[test]
+    fn characters_that_turn_hide_or_break_text_are_deceptive_and_letters_are_not() {
+        assert!("\0\n\u{1b}\u{7f}\u{9b}\u{202e}\u{2028}\u{200b}\u{feff}".chars().all(is_deceptive));
+        assert!(!"a b/\u{e9}\u{1f980}\u{5d0}".chars().any(is_deceptive));
     }
 
     #[test]

@@ -387,6 +387,18 @@ output: {columns: [label]}
 }
 
 #[test]
+fn every_missing_column_of_a_row_is_told_with_the_nearest_one() {
+    let plan = plan(&HELLO.replace("{inline: [{n: \"6\", want: \"42\"}]}", "{jsonl: rows.jsonl}"));
+    let problems = resolve::row_problems(&plan, 4, &row(json!({"wnat": "42", "m": []})));
+    let told: Vec<_> =
+        problems.iter().map(|p| (p.row, p.column.as_deref(), p.nearest.as_deref(), p.code)).collect();
+    let missing = DiagnosticCode::RowMissingColumn;
+    assert_eq!(told, [(4, Some("n"), None, missing), (4, Some("want"), Some("wnat"), missing)]);
+    let good = row(json!({"n": "6", "want": "42"}));
+    assert_eq!(resolve::row_problems(&plan, 4, &good), []);
+}
+
+#[test]
 fn arguments_are_bounded_after_lookups() {
     let text = job("  - {name: agent, agent: {command: [ARGS]}, outputs: [{name: x, path: x}]}\n");
     let many = ["\"${row.text}\""; 12].join(", ");
@@ -451,6 +463,11 @@ steps:
     );
     let json = serde_json::to_value(&description).unwrap();
     assert_eq!(json["steps"][1]["continues"], "setup");
+
+    let small = spec::describe(&plan(text), 3);
+    assert_eq!((small.max_running, small.running), (1024, 48));
+    let last = "request   all 48 rollouts at once: cpu 48, memory 96 GiB, disk 384 GiB\n";
+    assert!(small.to_string().ends_with(last), "{small}");
 }
 
 #[test]

@@ -6,8 +6,10 @@ mod counts;
 mod error;
 mod explain;
 mod jobs;
+mod limits;
 mod logs;
 mod nodes;
+mod outlet;
 mod page;
 mod rollouts;
 mod submit;
@@ -25,10 +27,11 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tonic::{Request, Response, Status, Streaming};
 
+pub(crate) use blob::CHUNK_BYTES_MAX;
 pub use error::{ApiCode, ApiError};
 
 use crate::health::HealthBoard;
-use crate::inbox::Inbox;
+use crate::inbox::{Commits, Inbox};
 use crate::jobs::Jobs;
 use crate::link::Links;
 use crate::store::Reads;
@@ -36,8 +39,6 @@ use crate::store::Reads;
 /// How long a client waits for a commit before it is told that the store is busy. What it asked
 /// may still be stored: asking again with the same key is safe.
 const COMMIT_WAIT: Duration = Duration::from_secs(30);
-/// Messages of a stream that wait for a slow client.
-const STREAM_MESSAGES_MAX: usize = 16;
 
 #[derive(Debug, Clone)]
 pub struct JobsService {
@@ -46,9 +47,10 @@ pub struct JobsService {
     pub(crate) blobs: BlobStore,
     pub(crate) links: Arc<Links>,
     pub(crate) inbox: Inbox,
-    pub(crate) commits: watch::Receiver<u64>,
+    pub(crate) commits: watch::Receiver<Commits>,
     pub(crate) health: HealthBoard,
     pub(crate) counts: CountsCache,
+    pub(crate) limits: Limits,
     pub(crate) tasks: TaskTracker,
     pub(crate) stop: CancellationToken,
     /// There is only the store: no driver, no nodes.
@@ -56,6 +58,7 @@ pub struct JobsService {
 }
 
 pub(crate) use counts::CountsCache;
+pub(crate) use limits::Limits;
 
 impl JobsService {
     /// Refuses what needs a scheduler, where there is none.

@@ -7,6 +7,9 @@ use rollout::{Millis, Name};
 
 use crate::store::CommitHook;
 
+/// [`Config::client_stall`] unless it is set.
+const CLIENT_STALL_MAX: Duration = Duration::from_secs(30);
+
 #[derive(Debug, Clone)]
 pub struct Config {
     /// Where the database, the lock and, by default, the blobs are.
@@ -21,6 +24,8 @@ pub struct Config {
     pub lease_margin: Millis,
     /// How often the books are checked against themselves and against the lease rows.
     pub reconcile_every: Duration,
+    /// How long a client may send nothing of a request it began, or take nothing of an answer.
+    pub client_stall: Duration,
     /// Faults for tests.
     #[doc(hidden)]
     pub commit_hook: Option<CommitHook>,
@@ -36,6 +41,7 @@ impl Config {
             lease_ttl: core.lease_ttl,
             lease_margin: core.lease_margin,
             reconcile_every: Duration::from_secs(5),
+            client_stall: CLIENT_STALL_MAX,
             commit_hook: None,
         }
     }

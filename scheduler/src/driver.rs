@@ -21,11 +21,13 @@ use crate::clock;
 use crate::error::Error;
 use crate::health::HealthBoard;
 use crate::inbox::{
-    Inbox, Input, PASS_INPUTS_MAX, Question, Submission, SubmitRefused, Submitted, UNRECORDED,
+    Commits, Inbox, Input, PASS_INPUTS_MAX, Question, Reported, Submission, SubmitRefused, Submitted,
 };
 use crate::jobs::Jobs;
 use crate::link::Links;
 use crate::store::{Batch, NewJob, Reads, Writer};
+use crate::sums;
+use crate::unrecorded::with_unrecorded;
 
 /// The longest sleep of the loop; only a guard, nothing depends on it.
 const SLEEP_MAX: Duration = Duration::from_secs(60);
@@ -40,7 +42,7 @@ pub(crate) struct Driver {
     pub inputs: mpsc::Receiver<Input>,
     pub recorder: Arc<tokio::sync::Notify>,
     /// The number of the last commit, for watchers.
-    pub commits: watch::Sender<u64>,
+    pub commits: watch::Sender<Commits>,
     pub health: HealthBoard,
     pub reconcile_every: Duration,
     pub tasks: TaskTracker,
@@ -155,10 +157,12 @@ impl Driver {
         }
         let plan = self.cluster.plan(now);
         pass.batch.records.extend(plan.records);
-        for record in &mut pass.batch.records {
-            // Every row is there now, whatever an earlier life of the scheduler had to say.
-            if let Record::JobState { state: JobState::Finished | JobState::Cancelled, reason, .. } = record {
-                *reason = without_unrecorded(reason).to_owned();
+        for record in &pass.batch.records {
+            if let Record::JobState { job, state, .. } = record
+                && state.is_final()
+                && let Some(counts) = self.cluster.counts(*job)
+            {
+                pass.batch.sums.push((*job, sums::of_core(counts)));
             }
         }
         let fenced =
@@ -173,15 +177,22 @@ impl Driver {
             if !self.commit(&pass.batch, now.wall).await? {
                 return Ok(None);
             }
-            self.commits.send_replace(self.writer.seq());
         }
+        let mut jobs_ended = 0;
         for record in &pass.batch.records {
             if let Record::JobState { job, state, .. } = record
                 && state.is_final()
             {
                 tracing::info!(%job, state = state.as_str(), "job ended");
                 self.cluster.forget(*job);
+                jobs_ended += 1;
             }
+        }
+        if !pass.batch.is_empty() {
+            let seq = self.writer.seq();
+            self.commits.send_modify(|commits| {
+                *commits = Commits { seq, jobs_ended: commits.jobs_ended + jobs_ended };
+            });
         }
         for command in plan.commands {
             self.perform(command);
@@ -210,6 +221,19 @@ impl Driver {
     async fn take(&mut self, pass: &mut Pass, now: Now, input: Input) -> Result<(), Error> {
         match input {
             Input::Event(event) => self.apply(pass, now, event),
+            Input::Held { node, event, turn } => {
+                drop(turn);
+                let lost = self.cluster.lost_count();
+                self.apply(pass, now, event);
+                let lost = self.cluster.lost_count() - lost;
+                if lost > 0 {
+                    tracing::warn!(%node, lost, "a node does not hold what it was told to, and is told again");
+                }
+            }
+            Input::Reported(Reported { event, bytes }) => {
+                drop(bytes);
+                self.apply(pass, now, event);
+            }
             Input::Attached { session, event } => {
                 if let Event::NodeAttached { node, .. } = &event {
                     self.links.activate(node, session);
@@ -233,28 +257,33 @@ impl Driver {
                 self.apply(pass, now, Event::GroupsSealed { groups });
                 pass.replies.push(Reply::Done(done));
             }
-            Input::Unrecorded { job, held, reason } => {
-                pass.batch.records.extend(self.unrecorded(job, held, &reason))
+            Input::Unrecorded { job, held, problem } => {
+                if held {
+                    let problem = problem.clone();
+                    self.apply(pass, now, Event::GroupsUnrecorded { job, problem });
+                }
+                pass.batch.records.extend(self.unrecorded(job, held, &problem));
             }
             Input::Ask(question) => pass.replies.push(Reply::Ask(question)),
         }
         Ok(())
     }
 
-    /// The stored word on a job whose rows cannot all be written. The core is not told: nothing it
-    /// decides depends on rows.
-    fn unrecorded(&self, job: JobId, held: bool, reason: &str) -> Option<Record> {
+    /// The stored word on a job whose rows cannot all be written. In the core its state stays as it
+    /// was: what it decides depends on no row.
+    fn unrecorded(&self, job: JobId, held: bool, problem: &str) -> Option<Record> {
         let counts = self.cluster.counts(job)?;
         let state = match counts.state {
             JobState::Running if held => JobState::Held,
             JobState::Finished | JobState::Cancelled => return None,
             state => state,
         };
-        let reason = match without_unrecorded(&counts.reason) {
-            "" => reason.to_owned(),
-            other => format!("{other}; {reason}"),
-        };
-        Some(Record::JobState { job, state, reason, cancel_code: None })
+        Some(Record::JobState {
+            job,
+            state,
+            reason: with_unrecorded(&counts.reason, problem),
+            cancel_code: None,
+        })
     }
 
     /// Who owns a key is decided here, where the only writer is: by the store and by the
@@ -378,11 +407,6 @@ impl Driver {
             })
             .collect()
     }
-}
-
-/// A job's reason without what the recorder added to it.
-fn without_unrecorded(reason: &str) -> &str {
-    reason.split(UNRECORDED).next().unwrap_or_default().trim_end_matches("; ")
 }
 
 fn earliest(a: Option<BootTime>, b: Option<BootTime>) -> Option<BootTime> {

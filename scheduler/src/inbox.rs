@@ -6,7 +6,7 @@ use std::sync::Arc;
 use rollout::plan::JobPlan;
 use rollout::{FailureCode, GroupId, IncarnationId, JobId, NodeId};
 use scheduler_core::{Cluster, Event, Now};
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::{OwnedSemaphorePermit, mpsc, oneshot};
 
 use crate::error::Error;
 use crate::store::{NewJob, ShardRow};
@@ -16,8 +16,14 @@ pub const INBOX_MAX: usize = 16_384;
 /// Inputs of one pass, and so of one commit.
 pub const PASS_INPUTS_MAX: usize = 4_096;
 
-/// How a job's reason begins to tell of rows that cannot be written.
-pub const UNRECORDED: &str = "rows are missing: ";
+/// What is stored, for watchers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Commits {
+    /// Of the last commit.
+    pub seq: u64,
+    /// Jobs that ended since the scheduler started.
+    pub jobs_ended: u64,
+}
 
 /// Tells connections of one node apart.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -25,6 +31,15 @@ pub struct SessionId(pub u64);
 
 pub enum Input {
     Event(Event),
+    /// What an attached executor holds. No other list of its session comes in until this one is
+    /// taken.
+    Held {
+        node: NodeId,
+        event: Event,
+        turn: OwnedSemaphorePermit,
+    },
+    /// What a node said of its work.
+    Reported(Reported),
     /// An executor's hello; commands go to this session from here on.
     Attached {
         session: SessionId,
@@ -54,11 +69,17 @@ pub enum Input {
         job: JobId,
         /// Nothing else of the job is left to do.
         held: bool,
-        /// Begins with [`UNRECORDED`].
-        reason: String,
+        /// The first of them, and how many more.
+        problem: String,
     },
     /// A question to the core, answered between two passes.
     Ask(Question),
+}
+
+/// A report, and its part of the bytes its node may have waiting.
+pub struct Reported {
+    pub event: Event,
+    pub bytes: OwnedSemaphorePermit,
 }
 
 pub type Question = Box<dyn FnOnce(&Cluster, Now) + Send>;
@@ -96,7 +117,10 @@ pub enum SubmitRefused {
 impl fmt::Debug for Input {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Event(event) => f.debug_tuple("Event").field(event).finish(),
+            Self::Event(event) | Self::Reported(Reported { event, .. }) => {
+                f.debug_tuple("Event").field(event).finish()
+            }
+            Self::Held { event, .. } => f.debug_tuple("Held").field(event).finish(),
             Self::Attached { session, .. } => f.debug_tuple("Attached").field(session).finish(),
             Self::Detached { session, .. } => f.debug_tuple("Detached").field(session).finish(),
             Self::Submit(submission) => f.debug_tuple("Submit").field(&submission.new_job.job).finish(),

@@ -182,10 +182,14 @@ impl Jobs {
         if let Some(facts) = self.known(row.job) {
             return Ok(facts);
         }
+        let document = self.0.reads.document(row.job).await?;
+        let (document, source_name) =
+            document.ok_or(Error::StoredSpec { job: row.job, problem: "it is not stored".to_owned() })?;
         let files = self.0.reads.files(row.job).await?;
         let files = files.into_iter().map(|file| (file.path, file.sha256)).collect();
         let (row, blobs) = (row.clone(), self.0.blobs.clone());
-        let made = tokio::task::spawn_blocking(move || made(&row, files, &blobs)).await;
+        let made =
+            tokio::task::spawn_blocking(move || made(&row, &document, &source_name, files, &blobs)).await;
         let facts = Arc::new(made.map_err(|error| Error::Panicked { task: error.to_string() })??);
         self.insert(facts.clone());
         Ok(facts)
@@ -234,10 +238,16 @@ impl Jobs {
     }
 }
 
-fn made(row: &JobRow, files: BTreeMap<String, String>, blobs: &BlobStore) -> Result<JobFacts, Error> {
-    let checked = rollout::spec::check(&row.document, &row.source_name);
+fn made(
+    row: &JobRow,
+    document: &str,
+    source_name: &str,
+    files: BTreeMap<String, String>,
+    blobs: &BlobStore,
+) -> Result<JobFacts, Error> {
+    let checked = rollout::spec::check(document, source_name);
     let Some(plan) = checked.plan else {
-        let problem = checked.render(&row.document);
+        let problem = checked.render(document);
         return Err(Error::StoredSpec { job: row.job, problem });
     };
     let rows = TaskRows::open(&plan, &files, blobs)

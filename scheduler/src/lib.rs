@@ -26,6 +26,8 @@ mod route;
 mod rows;
 mod service;
 pub mod store;
+mod sums;
+mod unrecorded;
 
 pub use api::ApiCode;
 pub use config::Config;

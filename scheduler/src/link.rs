@@ -25,7 +25,9 @@ pub(crate) use start::Starts;
 use crate::inbox::SessionId;
 
 /// Commands that may wait for one node; past it the node is disconnected as too slow.
-pub const NODE_COMMANDS_MAX: usize = 16_384;
+pub const NODE_COMMANDS_MAX: usize = 2 * rollout_wire::HELD_ATTEMPTS_MAX;
+/// Executors connected at once.
+pub const NODES_MAX: usize = 4_096;
 /// Log reads that may wait for one node.
 pub const LOG_READS_MAX: usize = 64;
 
@@ -56,7 +58,13 @@ struct Session {
     /// The latest heartbeat, until the driver takes it.
     beat: Option<Measured>,
     measured: Measured,
-    log_reads: BTreeMap<u64, oneshot::Sender<v1::LogData>>,
+    log_reads: BTreeMap<u64, LogRead>,
+}
+
+#[derive(Debug)]
+struct LogRead {
+    bytes_max: u32,
+    reply: oneshot::Sender<v1::LogData>,
 }
 
 /// A connected node, for `ListNodes`.
@@ -122,6 +130,10 @@ impl Links {
                 "another executor is connected as node {node}; give this one another --name, or wait until that one ends"
             );
             return Err(Close { code: "node_name_taken", message });
+        }
+        if inner.sessions.len() >= NODES_MAX && !inner.sessions.contains_key(node) {
+            let message = format!("{NODES_MAX} executors are connected, the most at once");
+            return Err(Close { code: "too_many_nodes", message });
         }
         inner.next_session += 1;
         let id = SessionId(inner.next_session);
@@ -244,24 +256,32 @@ impl Links {
             return Err(ReadLogRefused::Away);
         }
         // Readers that gave up leave a closed sender.
-        session.log_reads.retain(|_, waiting| !waiting.is_closed());
+        session.log_reads.retain(|_, waiting| !waiting.reply.is_closed());
         if session.log_reads.len() >= LOG_READS_MAX {
             return Err(ReadLogRefused::Busy);
         }
         read.request = request;
+        let bytes_max = read.bytes_max;
         session.outgoing.try_send(Outgoing::ReadLog(read)).map_err(|_| ReadLogRefused::Busy)?;
         let (reply, answer) = oneshot::channel();
-        session.log_reads.insert(request, reply);
+        session.log_reads.insert(request, LogRead { bytes_max, reply });
         Ok(answer)
     }
 
-    fn log_data(&self, node: &NodeId, id: SessionId, data: v1::LogData) {
+    /// Hands a piece of a log to whoever asked for it; nobody may have.
+    fn log_data(&self, node: &NodeId, id: SessionId, data: v1::LogData) -> Result<(), Close> {
         let mut inner = self.lock();
         let session = inner.sessions.get_mut(node).filter(|session| session.id == id);
-        if let Some(reader) = session.and_then(|session| session.log_reads.remove(&data.request)) {
+        if let Some(read) = session.and_then(|session| session.log_reads.remove(&data.request)) {
+            if data.data.len() > read.bytes_max as usize {
+                let message =
+                    format!("{} bytes of a log, {} were asked for", data.data.len(), read.bytes_max);
+                return Err(Close { code: "bad_report", message });
+            }
             // The reader may be gone.
-            let _ = reader.send(data);
+            let _ = read.reply.send(data);
         }
+        Ok(())
     }
 }
 

@@ -18,11 +18,11 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tonic::transport::{Channel, Endpoint, Server};
 
-use crate::api::{CountsCache, JobsService};
+use crate::api::{CountsCache, JobsService, Limits};
 use crate::config::Config;
 use crate::error::Error;
 use crate::health::HealthBoard;
-use crate::inbox::Inbox;
+use crate::inbox::{Commits, Inbox};
 use crate::jobs::Jobs;
 use crate::listener::Connection;
 use crate::store;
@@ -51,7 +51,7 @@ impl Reader {
         let (stop, tasks) = (CancellationToken::new(), TaskTracker::new());
         // Nobody is behind these two: what needs a driver is answered without or refused.
         let (inbox, _) = Inbox::new();
-        let (_, commits) = watch::channel(0);
+        let (_, commits) = watch::channel(Commits { seq: 0, jobs_ended: 0 });
         let service = JobsService {
             jobs: Jobs::new(reads.clone(), blobs.clone()),
             reads,
@@ -61,6 +61,7 @@ impl Reader {
             commits,
             health: HealthBoard::new(),
             counts: CountsCache::default(),
+            limits: Limits::new(config.client_stall),
             tasks: tasks.clone(),
             stop: stop.clone(),
             read_only: true,

@@ -25,7 +25,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::clock;
 use crate::health::{HealthBoard, Trouble, chain};
-use crate::inbox::{Inbox, Input, Stopping, UNRECORDED};
+use crate::inbox::{Inbox, Input, Stopping};
 use crate::jobs::{JobFacts, Jobs};
 use crate::store::{ClosedGroup, NodeRow, ShardRow};
 use problem::RecordError;
@@ -176,8 +176,7 @@ impl Recorder {
 
     /// Puts into the job's reason what cannot be recorded.
     async fn report(&self, job: JobId, held: bool, problem: String) -> Result<(), RecordError> {
-        let reason = format!("{UNRECORDED}{problem}; it is tried again at the next start");
-        Ok(self.inbox.send(Input::Unrecorded { job, held, reason }).await?)
+        Ok(self.inbox.send(Input::Unrecorded { job, held, problem }).await?)
     }
 
     async fn work_on(

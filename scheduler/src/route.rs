@@ -1,22 +1,74 @@
 //! One connection, two services: calls are told apart by their path.
+//!
+//! What a call may send, and for how long, is bounded before anything reads it. A refusal of the
+//! transport (a message that is too large or cannot be decoded, an unknown call) gets a code of
+//! docs/errors.md like any other.
 
 use std::convert::Infallible;
-use std::task::{Context, Poll};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
 
-use rollout_wire::v1::jobs_server::JobsServer;
+use http_body::Frame;
+use rollout_wire::v1::jobs_server::{self, JobsServer};
 use rollout_wire::v1::nodes_server::{self, NodesServer};
+use rollout_wire::{CODE_METADATA, MESSAGE_BYTES_MAX};
+use tokio::sync::Semaphore;
+use tokio::time::{Instant, Sleep};
+use tonic::Status;
 use tonic::body::Body;
+use tonic::codegen::http::header::{HeaderMap, HeaderName, HeaderValue};
 use tonic::codegen::http::{Request, Response};
-use tonic::codegen::{BoxFuture, Service};
+use tonic::codegen::{BoxFuture, Bytes, Service};
 
-use crate::api::JobsService;
+use crate::api::{ApiCode, ApiError, CHUNK_BYTES_MAX, JobsService};
 use crate::link::NodesService;
+
+/// Calls open at once on one connection.
+pub(crate) const CALLS_PER_CONNECTION_MAX: u32 = 256;
+/// Submits read and checked at once; the others wait for their turn.
+const SUBMITS_MAX: usize = 16;
+/// Bytes of a request that only names things.
+const SMALL_BYTES_MAX: usize = 64 << 10;
+/// A chunk of a client file, and room.
+const CHUNK_MESSAGE_BYTES_MAX: usize = CHUNK_BYTES_MAX + (64 << 10);
+
+// What half-sent specs may keep in memory.
+const _: () = assert!(SUBMITS_MAX * MESSAGE_BYTES_MAX <= 512 << 20);
 
 /// Calls of `Nodes` go there; all others to `Jobs`, which answers unknown ones as unimplemented.
 #[derive(Debug, Clone)]
 pub(crate) struct Route {
-    pub nodes: NodesServer<NodesService>,
-    pub jobs: JobsServer<JobsService>,
+    nodes: NodesServer<NodesService>,
+    submits: JobsServer<JobsService>,
+    chunks: JobsServer<JobsService>,
+    small: JobsServer<JobsService>,
+    places: Arc<Semaphore>,
+    client_stall: Duration,
+}
+
+impl Route {
+    pub(crate) fn new(nodes: NodesService, jobs: JobsService) -> Self {
+        let client_stall = jobs.limits.client_stall;
+        let jobs = JobsServer::new(jobs).max_encoding_message_size(MESSAGE_BYTES_MAX);
+        Self {
+            nodes: NodesServer::new(nodes)
+                .max_decoding_message_size(MESSAGE_BYTES_MAX)
+                .max_encoding_message_size(MESSAGE_BYTES_MAX),
+            submits: jobs.clone().max_decoding_message_size(MESSAGE_BYTES_MAX),
+            chunks: jobs.clone().max_decoding_message_size(CHUNK_MESSAGE_BYTES_MAX),
+            small: jobs.max_decoding_message_size(SMALL_BYTES_MAX),
+            places: Arc::new(Semaphore::new(SUBMITS_MAX)),
+            client_stall,
+        }
+    }
+
+    /// The whole request comes in time, or the call ends.
+    fn timed(&self, request: Request<Body>) -> Request<Body> {
+        let sleep = Box::pin(tokio::time::sleep_until(Instant::now() + self.client_stall));
+        request.map(|body| Body::new(Timed { body, sleep, stall: self.client_stall }))
+    }
 }
 
 impl Service<Request<Body>> for Route {
@@ -25,17 +77,93 @@ impl Service<Request<Body>> for Route {
     type Future = BoxFuture<Response<Body>, Infallible>;
 
     fn poll_ready(&mut self, _cx: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
-        // Both are always ready: each call is its own task.
+        // All are always ready: each call is its own task.
         Poll::Ready(Ok(()))
     }
 
     fn call(&mut self, request: Request<Body>) -> Self::Future {
         let path = request.uri().path().strip_prefix('/').unwrap_or_default();
-        let service = path.split('/').next();
-        if service == Some(nodes_server::SERVICE_NAME) {
-            self.nodes.call(request)
-        } else {
-            self.jobs.call(request)
+        let (service, method) = path.split_once('/').unwrap_or((path, ""));
+        if service == nodes_server::SERVICE_NAME {
+            return coded(self.nodes.call(request));
         }
+        match method {
+            "PutBlob" if service == jobs_server::SERVICE_NAME => coded(self.chunks.call(request)),
+            "Submit" if service == jobs_server::SERVICE_NAME => {
+                let (mut route, places) = (self.clone(), self.places.clone());
+                coded(Box::pin(async move {
+                    // Nothing of a request is read before its turn.
+                    let Ok(_place) = places.acquire_owned().await else {
+                        return Ok(Status::from(ApiError::from(crate::inbox::Stopping)).into_http());
+                    };
+                    let request = route.timed(request);
+                    route.submits.call(request).await
+                }))
+            }
+            _ => {
+                let request = self.timed(request);
+                coded(self.small.call(request))
+            }
+        }
+    }
+}
+
+/// Gives a refusal that has no code of its own the one that says what it is.
+fn coded(call: BoxFuture<Response<Body>, Infallible>) -> BoxFuture<Response<Body>, Infallible> {
+    Box::pin(async move {
+        let mut response = call.await?;
+        code(response.headers_mut());
+        Ok(response)
+    })
+}
+
+const GRPC_STATUS: HeaderName = HeaderName::from_static("grpc-status");
+
+fn code(headers: &mut HeaderMap) {
+    if headers.contains_key(CODE_METADATA) {
+        return;
+    }
+    let Some(status) = headers.get(GRPC_STATUS) else { return };
+    let code = match tonic::Code::from_bytes(status.as_bytes()) {
+        tonic::Code::OutOfRange | tonic::Code::ResourceExhausted => ApiCode::MessageTooLarge,
+        tonic::Code::Unimplemented => ApiCode::UnknownCall,
+        tonic::Code::DeadlineExceeded => ApiCode::ClientTooSlow,
+        tonic::Code::Ok => return,
+        // The only other thing the transport refuses: bytes that are no such message.
+        _ => ApiCode::BadMessage,
+    };
+    headers.insert(CODE_METADATA, HeaderValue::from_static(code.as_str()));
+    headers.insert(GRPC_STATUS, HeaderValue::from(code.status() as i32));
+}
+
+/// A body that must be complete before its time is up.
+struct Timed {
+    body: Body,
+    sleep: Pin<Box<Sleep>>,
+    stall: Duration,
+}
+
+impl http_body::Body for Timed {
+    type Data = Bytes;
+    type Error = Status;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Status>>> {
+        if let Poll::Ready(frame) = Pin::new(&mut self.body).poll_frame(cx) {
+            return Poll::Ready(frame);
+        }
+        ready!(self.sleep.as_mut().poll(cx));
+        let message = format!("the request was not complete after {} s", self.stall.as_secs_f64());
+        Poll::Ready(Some(Err(Status::deadline_exceeded(message))))
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> http_body::SizeHint {
+        self.body.size_hint()
     }
 }

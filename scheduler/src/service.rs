@@ -6,9 +6,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use blobs::BlobStore;
-use rollout_wire::MESSAGE_BYTES_MAX;
-use rollout_wire::v1::jobs_server::JobsServer;
-use rollout_wire::v1::nodes_server::NodesServer;
 use scheduler_core::{Cluster, Now, Snapshot};
 use tokio::sync::{Notify, mpsc, watch};
 use tokio::task::JoinHandle;
@@ -17,25 +14,27 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tonic::transport::Server;
 
-use crate::api::{CountsCache, JobsService};
+use crate::api::{CountsCache, JobsService, Limits};
 use crate::clock;
 use crate::config::Config;
 use crate::driver::{Deadlines, Driver};
 use crate::error::Error;
 use crate::health::HealthBoard;
-use crate::inbox::Inbox;
+use crate::inbox::{Commits, Inbox};
 use crate::jobs::Jobs;
 use crate::link::{Links, NodesService, Starts, Welcome};
 use crate::listener::{Connection, Listener};
 use crate::lock::DataDirLock;
 use crate::recorder::Recorder;
-use crate::route::Route;
+use crate::route::{CALLS_PER_CONNECTION_MAX, Route};
 use crate::store;
 
 /// Connections accepted and not yet served.
 const ACCEPTED_MAX: usize = 64;
 /// A peer that answers no ping for this long has lost its connection.
 const KEEPALIVE: Duration = Duration::from_secs(10);
+/// Bytes of the headers of one call.
+const HEADERS_BYTES_MAX: u32 = 16 << 10;
 /// How long open calls may take to end at shutdown.
 const SHUTDOWN_GRACE: Duration = Duration::from_secs(5);
 /// How long to pause when the kernel refuses to accept (no descriptors left).
@@ -104,7 +103,7 @@ impl Scheduler {
         let links = Arc::new(Links::default());
         let health = HealthBoard::new();
         let wake_recorder = Arc::new(Notify::new());
-        let (commits, committed) = watch::channel(writer.seq());
+        let (commits, committed) = watch::channel(Commits { seq: writer.seq(), jobs_ended: 0 });
         let driver = Driver {
             cluster,
             writer,
@@ -153,6 +152,7 @@ impl Scheduler {
             commits: committed,
             health,
             counts: CountsCache::default(),
+            limits: Limits::new(config.client_stall),
             tasks: tasks.clone(),
             stop: stop.clone(),
             read_only: false,
@@ -208,15 +208,10 @@ impl Parts {
         let Self { driver, recorder, nodes_service, jobs_service, listeners, tasks, lock } = self;
         let recorder = tokio::spawn(recorder.run());
         let incoming = accept(listeners, &tasks, &stop);
-        let route = Route {
-            nodes: NodesServer::new(nodes_service)
-                .max_decoding_message_size(MESSAGE_BYTES_MAX)
-                .max_encoding_message_size(MESSAGE_BYTES_MAX),
-            jobs: JobsServer::new(jobs_service)
-                .max_decoding_message_size(MESSAGE_BYTES_MAX)
-                .max_encoding_message_size(MESSAGE_BYTES_MAX),
-        };
+        let route = Route::new(nodes_service, jobs_service);
         let server = Server::builder()
+            .max_concurrent_streams(CALLS_PER_CONNECTION_MAX)
+            .http2_max_header_list_size(HEADERS_BYTES_MAX)
             .http2_keepalive_interval(Some(KEEPALIVE))
             .http2_keepalive_timeout(Some(KEEPALIVE))
             .serve_with_incoming_shutdown(route, incoming, stop.clone().cancelled_owned());

@@ -15,7 +15,7 @@ import pyarrow as pa
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 BINARY = pathlib.Path(os.environ.get("ROLLYARD_BIN", ROOT / "target/debug/rollyard"))
 # A hang guard: ten times and more what anything here takes.
-HANG_S = 300
+HANG_S = int(os.environ.get("ROLLYARD_HANG_S", "300"))
 
 
 class Yard:

@@ -99,7 +99,7 @@ async fn no_ioctl_reaches_the_disk_of_a_sandbox_and_its_files_can_be_deleted(lab
 /// The mount is made before this backend's broker copies the table of mounts.
 async fn no_ioctl_reaches_a_file_of_an_image_on_xfs(lab: &Lab) -> Done {
     let xfs = Xfs::mount(&lab.dir)?;
-    let root = small_root(lab, "xfs/root");
+    let root = small_root(&lab.dir, "xfs/root");
     std::fs::write(root.join("lower"), "of the image\n").unwrap();
     let data_dir = lab.dir.join("second");
     let backend = Container::start(&ContainerConfig { data_dir: data_dir.clone() }).unwrap();

@@ -18,8 +18,8 @@ crate::cases![
 ];
 
 /// A tree with a static shell and nothing else.
-pub fn small_root(lab: &Lab, name: &str) -> PathBuf {
-    let root = lab.dir.join(name);
+pub fn small_root(parent: &Path, name: &str) -> PathBuf {
+    let root = parent.join(name);
     for dir in ["bin", "etc", "lib", "lib64"] {
         std::fs::create_dir_all(root.join(dir)).unwrap();
     }
@@ -95,7 +95,7 @@ async fn an_image_that_bends_its_mounts_is_refused_or_harmless(lab: &Lab) -> Don
         ("tmp", Path::new("../../../..")),
     ];
     for (index, (place, target)) in shapes.iter().enumerate() {
-        let root = small_root(lab, &format!("bent-{index}"));
+        let root = small_root(&lab.dir, &format!("bent-{index}"));
         let at = root.join(place);
         std::fs::create_dir_all(at.parent().unwrap()).unwrap();
         if at.is_dir() {
@@ -135,7 +135,7 @@ async fn an_image_that_bends_its_mounts_is_refused_or_harmless(lab: &Lab) -> Don
     }
     assert!(harmless.contains(&"dev/null") && harmless.contains(&"etc/passwd"), "{harmless:?}");
     // The same tree, unbent.
-    let root = small_root(lab, "straight");
+    let root = small_root(&lab.dir, "straight");
     let sandbox = lab.sandbox_with(|spec| spec.image = format!("dir:{}", root.display())).await;
     let output = shell_as(&sandbox, "rollout", "echo x > /dev/null && echo y > y && cat y").await;
     assert_eq!((output.exit, output.stdout.as_str()), (Exit::Code(0), "y\n"));
@@ -146,7 +146,7 @@ async fn an_image_that_bends_its_mounts_is_refused_or_harmless(lab: &Lab) -> Don
 async fn a_working_directory_never_leads_out(lab: &Lab) -> Done {
     let outside = lab.dir.join("outside");
     std::fs::create_dir(&outside).unwrap();
-    let root = small_root(lab, "0");
+    let root = small_root(&lab.dir, "0");
     symlink("/proc/self/fd", root.join("fd")).unwrap();
     symlink("/proc/self/root", root.join("root-link")).unwrap();
     symlink(&outside, root.join("outside")).unwrap();
@@ -190,7 +190,7 @@ int main(void) { setuid(0); setgid(0); printf("%d %d\n%d %d\nthere\n", getuid(),
 "#;
 
 async fn set_id_bits_and_file_capabilities_of_an_image_give_nothing(lab: &Lab) -> Done {
-    let root = small_root(lab, "set-id");
+    let root = small_root(&lab.dir, "set-id");
     let program = tests::programs::compile(&lab.dir, "who", WHO).unwrap();
     for (name, mode) in [("plain", 0o755), ("set-uid", 0o4755), ("set-gid", 0o2755), ("capable", 0o755)] {
         let path = root.join("bin").join(name);
@@ -239,7 +239,7 @@ async fn set_id_bits_and_file_capabilities_of_an_image_give_nothing(lab: &Lab) -
 }
 
 async fn device_nodes_of_an_image_open_nothing(lab: &Lab) -> Done {
-    let root = small_root(lab, "devices");
+    let root = small_root(&lab.dir, "devices");
     for (name, kind, major, minor) in
         [("mem", "c", "1", "1"), ("null", "c", "1", "3"), ("disk", "b", "7", "0")]
     {

@@ -4,11 +4,12 @@ use std::io::Read;
 
 use executor::sandbox::Exit;
 
-use crate::lab::{Done, Lab, said, shell_as};
+use crate::lab::{Done, Lab, said, shell_as, stays};
 
 crate::cases![
     "01" proc_tells_nothing_of_the_host_and_takes_nothing,
     "01" a_search_through_proc_and_sys_ends,
+    "01" pagemap_tells_no_frame_of_the_machine,
 ];
 
 const SECRET: [&str; 17] = [
@@ -91,7 +92,8 @@ async fn proc_tells_nothing_of_the_host_and_takes_nothing(lab: &Lab) -> Done {
     Ok(())
 }
 
-/// Without pagemap: of that a process may read its own, 256 GiB, at its own cost.
+/// Of pagemap, which is 256 GiB of the reader's own address space, the beginning is searched: a
+/// reader pays for the rest with its own processor time, and ends when it is killed.
 async fn a_search_through_proc_and_sys_ends(lab: &Lab) -> Done {
     let sandbox = lab.sandbox().await;
     for user in ["rollout", "root"] {
@@ -100,7 +102,36 @@ async fn a_search_through_proc_and_sys_ends(lab: &Lab) -> Done {
         let found: u64 = searched.stdout.trim().parse().expect("it ends and says how much it found");
         assert!(found > 0, "it has searched: {searched:?}");
         assert_eq!(shell_as(&sandbox, user, "rm /tmp/found").await.exit, Exit::Code(0));
+        let script = "find /proc -name pagemap -exec head -c 1048576 {} ';' 2> /dev/null | wc -c";
+        let searched = shell_as(&sandbox, user, script).await;
+        let read: u64 = searched.stdout.trim().parse().expect("it ends and says how much it read");
+        assert!(read >= 1 << 20, "its own at least: {searched:?}");
+        let (endless, _) =
+            stays(&sandbox, user, &["/bin/sh", "-c", "echo there; exec grep -c x /proc/self/pagemap"]).await;
+        endless.process.signal(libc::SIGKILL).await.unwrap();
+        assert_eq!(endless.process.wait().await.unwrap(), Exit::Signal(libc::SIGKILL), "{user}");
     }
+    sandbox.end().await;
+    Ok(())
+}
+
+/// The entry of the first page that the reader has mapped: present, and without its frame.
+const OWN_PAGE: &str = r#"perl -e '
+    open(my $maps, "<", "/proc/self/maps") or die "maps: $!"; my ($start) = <$maps> =~ /^([0-9a-f]+)-/;
+    open(my $pages, "<:raw", "/proc/self/pagemap") or die "pagemap: $!";
+    seek($pages, hex($start) / 4096 * 8, 0) or die "seek: $!"; read($pages, my $entry, 8) == 8 or die "read: $!";
+    my $value = unpack("Q", $entry); printf "%d %d\n", $value >> 63, $value & ((1 << 55) - 1);'"#;
+
+async fn pagemap_tells_no_frame_of_the_machine(lab: &Lab) -> Done {
+    let sandbox = lab.sandbox().await;
+    for user in ["rollout", "root"] {
+        let output = shell_as(&sandbox, user, OWN_PAGE).await;
+        assert_eq!(output.stdout, "1 0\n", "{user}: {output:?}");
+    }
+    // The same program with the machine's own rights: the frame is there to be told.
+    let outside = std::process::Command::new("/bin/sh").args(["-c", OWN_PAGE]).output().unwrap();
+    let told = String::from_utf8_lossy(&outside.stdout).into_owned();
+    assert!(told.starts_with("1 ") && told != "1 0\n", "{outside:?}");
     sandbox.end().await;
     Ok(())
 }

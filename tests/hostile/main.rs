@@ -8,6 +8,7 @@
 //! A mechanism the host lacks is printed as SKIPPED with the reason; a skip that is not on the
 //! list of `skips` fails.
 
+mod attempt_descriptors;
 mod descriptors;
 mod disks;
 mod filesystems;
@@ -17,6 +18,7 @@ mod kernel_files;
 mod lab;
 mod lifetimes;
 mod memory;
+mod mistakes;
 mod output;
 mod programs;
 mod rewards;
@@ -55,7 +57,7 @@ fn main() {
     .concat();
     let sandboxes =
         cases.into_iter().map(|(name, case)| (name, Box::new(move || lab::run(name, case)) as Run));
-    let yards = [output::CASES, rewards::CASES].concat();
+    let yards = [attempt_descriptors::CASES, mistakes::CASES, output::CASES, rewards::CASES].concat();
     let yards = yards.into_iter().map(|(name, case)| (name, Box::new(move || yard::run(name, case)) as Run));
     let rooted = sandboxes.chain(yards).map(|(name, run)| trial(name, run, is_root));
     let specs = specs::CASES.iter().map(|(name, case)| {

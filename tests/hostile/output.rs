@@ -48,7 +48,7 @@ fn resident() -> u64 {
 async fn floods_are_capped_and_counted_while_the_executor_stays_small(yard: &Yard) -> Done {
     for (script, written) in [
         // Lines, and one line of 1 GiB without an end.
-        ("yes | head -c 1000000000", 1_000_000_000u64),
+        ("yes | head -c 4294967296", 4u64 << 30),
         ("head -c 1073741824 /dev/zero | tr '\\0' a", 1 << 30),
     ] {
         let (before, over) = (resident(), Arc::new(AtomicBool::new(false)));

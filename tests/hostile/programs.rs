@@ -54,7 +54,7 @@ async fn programs_of_the_host_cannot_be_replaced(lab: &Lab) -> Done {
 }
 
 async fn programs_of_an_image_are_replaced_in_a_private_copy_only(lab: &Lab) -> Done {
-    let root = small_root(lab, "image");
+    let root = small_root(&lab.dir, "image");
     let before = std::fs::read(root.join("bin/sh")).unwrap();
     let image = format!("dir:{}", root.display());
     let agent = lab.sandbox_with(|spec| spec.image.clone_from(&image)).await;

@@ -153,23 +153,10 @@ impl Yard {
 
     /// Runs a job to its end and reads what was sealed.
     pub async fn run(&self, document: &str) -> Rows {
-        let tables = self.dir.join("tables");
+        let job = self.submit(document).await;
+        self.finished(&job).await;
         let mut client = self.client().await;
-        let request = v1::SubmitRequest {
-            document: document.to_owned(),
-            source_name: "case.yaml".to_owned(),
-            table_root: tables.display().to_string(),
-            idempotency_key: format!("k{:x}", rand::random::<u64>()),
-            ..v1::SubmitRequest::default()
-        };
-        let reply = client.submit(request).await.expect("the job is taken").into_inner();
-        let job = reply.job.expect("a job").id;
-        let mut stream = client.watch(v1::GetRequest { job: job.clone() }).await.unwrap().into_inner();
-        while let Some(seen) = stream.message().await.expect("the scheduler lives") {
-            if seen.finished_at_us.is_some() {
-                break;
-            }
-        }
+        let tables = self.dir.join("tables");
         let read = |table| rows(&tables.join(&job).join(table));
         let trajectories = read("trajectories");
         let rollout = trajectories[0]["trajectory_id"].clone();
@@ -177,6 +164,31 @@ impl Yard {
         let outputs = listed.steps.into_iter().filter_map(|step| step.outcome?.stdout);
         let stdout_written = outputs.map(|stdout| stdout.written_bytes).sum();
         Rows { trajectories, steps: read("steps"), artifacts: read("artifacts"), stdout_written }
+    }
+
+    /// The id of a job that was taken.
+    pub async fn submit(&self, document: &str) -> String {
+        let mut client = self.client().await;
+        let request = v1::SubmitRequest {
+            document: document.to_owned(),
+            source_name: "case.yaml".to_owned(),
+            table_root: self.dir.join("tables").display().to_string(),
+            idempotency_key: format!("k{:x}", rand::random::<u64>()),
+            ..v1::SubmitRequest::default()
+        };
+        let reply = client.submit(request).await.expect("the job is taken").into_inner();
+        reply.job.expect("a job").id
+    }
+
+    /// Waits for the end of a job.
+    pub async fn finished(&self, job: &str) {
+        let request = v1::GetRequest { job: job.to_owned() };
+        let mut stream = self.client().await.watch(request).await.unwrap().into_inner();
+        while let Some(seen) = stream.message().await.expect("the scheduler lives") {
+            if seen.finished_at_us.is_some() {
+                break;
+            }
+        }
     }
 
     pub async fn blob(&self, sha256: &str) -> Vec<u8> {

@@ -202,6 +202,8 @@ impl Yard {
         for record in records {
             self.stored.apply(&record);
             let line = match record {
+                // What follows from them is told when it happens.
+                Record::StepBooks { .. } | Record::BreakerEnd { .. } => continue,
                 Record::JobState { state, reason, .. } => format!("job is {} {reason}", state.as_str()),
                 Record::GroupsAdmitted { first, count, .. } => {
                     format!("admit groups {first}..{}", first + count)

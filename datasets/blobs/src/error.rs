@@ -18,6 +18,9 @@ pub enum Error {
     ChunkCorrupt { sha256: String, found: String },
     #[error("blob {sha256} has {size} bytes, more than the {bytes_max} asked for")]
     TooLarge { sha256: String, size: u64, bytes_max: u64 },
+    /// Nothing of them was kept.
+    #[error("the bytes written have sha256 {found}, not {expected}")]
+    OtherBytes { expected: String, found: String },
     #[error("a blob holds at most {bytes_max} bytes")]
     BlobTooLarge { bytes_max: u64 },
     /// A write failed half way; what was written is gone.

@@ -76,12 +76,27 @@ impl BlobWriter {
     }
 
     /// Makes what was written a blob: durable when this returns.
-    pub async fn finish(mut self) -> Result<BlobRef, Error> {
+    pub async fn finish(self) -> Result<BlobRef, Error> {
+        self.finished(None).await
+    }
+
+    /// As [`BlobWriter::finish`], if what was written is the blob `sha256`; else nothing of it is
+    /// kept and the answer is [`Error::OtherBytes`].
+    pub async fn finish_as(self, sha256: &str) -> Result<BlobRef, Error> {
+        let expected: Digest = sha256.parse()?;
+        self.finished(Some(expected)).await
+    }
+
+    async fn finished(mut self, expected: Option<Digest>) -> Result<BlobRef, Error> {
         let State { mut hasher, staged } = self.state.take().ok_or(Error::WriterFailed)?;
         let (buffer, store, size) = (mem::take(&mut self.buffer), self.store.clone(), self.size);
         let task = spawn_blocking(move || {
             hasher.update(&buffer);
             let digest = Digest::finished(hasher);
+            if let Some(expected) = expected.filter(|expected| *expected != digest) {
+                let (expected, found) = (expected.to_string(), digest.to_string());
+                return Err(Error::OtherBytes { expected, found });
+            }
             if !store.has_durably(&digest, size)? {
                 let mut staged = match staged {
                     Some(staged) => staged,

@@ -185,6 +185,7 @@ fn file_failed(error: &FileError) -> Unready {
         | FileError::NotADirectory { .. }
         | FileError::Escapes { .. }
         | FileError::BadPath { .. } => failed(FailureCode::NotFound, error.to_string()),
+        FileError::UnknownUser { .. } => failed(FailureCode::NotFound, format!("unknown_user: {error}")),
         FileError::Io { .. } => failed(FailureCode::StartFailed, error.to_string()),
     }
 }
@@ -192,7 +193,12 @@ fn file_failed(error: &FileError) -> Unready {
 fn create_failed(error: &CreateError) -> Unready {
     let message = error.to_string();
     match error {
-        CreateError::BadRootfs { .. } => failed(FailureCode::StartFailed, format!("bad_rootfs: {message}")),
+        // What an image lacks it lacks at every try.
+        CreateError::BadRootfs { .. } => failed(FailureCode::NotFound, format!("bad_rootfs: {message}")),
+        CreateError::ImageMissing { .. } => {
+            let message = format!("image_missing: {message}");
+            Unready::Refused(Refusal { class: RefusalClass::NeverFits, message })
+        }
         CreateError::UnknownUser { .. } => failed(FailureCode::NotFound, format!("unknown_user: {message}")),
         CreateError::NotEnforceable { .. } => {
             let message = format!("not_enforceable: {message}");
@@ -218,6 +224,7 @@ mod tests {
             (FileError::Escapes { path: path() }, false),
             (FileError::BadPath { path: path(), problem: "it is empty" }, false),
             (FileError::Full { path: path() }, false),
+            (FileError::UnknownUser { path: path(), user: "bob".to_owned() }, false),
             (FileError::Io { path: path(), source: io::Error::from_raw_os_error(5) }, true),
         ] {
             let Unready::Failed(failure) = file_failed(&error) else { panic!("{error:?}") };

@@ -271,9 +271,8 @@ fn ended(exit: Result<Exit, SpawnError>) -> End {
 fn not_started(error: SpawnError) -> End {
     match error {
         SpawnError::Dead { reason } => End::Lost { reason },
-        SpawnError::Exec { .. } => End::NotRun { problem: chain(&error) },
-        // The directory or the user of the step is not in its image.
-        SpawnError::Setup { ref source, .. } if source.kind() == io::ErrorKind::NotFound => {
+        // The program, the directory or the user is not there, by the image or by what ran before.
+        SpawnError::Exec { .. } | SpawnError::Workdir { .. } | SpawnError::UnknownUser { .. } => {
             End::NotRun { problem: chain(&error) }
         }
         SpawnError::Setup { .. } => End::NotSpawned { problem: chain(&error) },

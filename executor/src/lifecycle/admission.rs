@@ -3,13 +3,11 @@
 
 use rollout::Bytes;
 use rollout::quantity::Request;
+use rollout_wire::HELD_ATTEMPTS_MAX;
 
 use super::{Refusal, RefusalClass};
 use crate::capacity::{Capacity, Measured};
 use crate::config::Reserves;
-
-/// Attempts held at once: at work, kept, and ended but not acknowledged.
-pub(crate) const ATTEMPTS_HELD_MAX: usize = 65_536;
 
 /// What an order is measured against.
 #[derive(Debug, Clone, Copy)]
@@ -20,6 +18,7 @@ pub(super) struct Room {
     /// Without the sandbox the order goes on in.
     pub charged: Request,
     pub sandboxes: u32,
+    /// Without the one whose kept sandbox the order goes on in.
     pub attempts: usize,
 }
 
@@ -37,15 +36,16 @@ impl Room {
                 return busy(format!("{what}: {asked}{unit} asked, {used}{unit} of {limit}{unit} in use"));
             }
         }
+        // Of every kind: at work, kept, and ended but not acknowledged. What is held has to fit a list.
+        if self.attempts >= HELD_ATTEMPTS_MAX {
+            return busy(format!("attempts held: {} of {HELD_ATTEMPTS_MAX}", self.attempts));
+        }
         if has_sandbox {
             return Ok(());
         }
         if self.sandboxes >= self.capacity.sandboxes {
             let limit = self.capacity.sandboxes;
             return busy(format!("sandboxes: {} of {limit} in use", self.sandboxes));
-        }
-        if self.attempts >= ATTEMPTS_HELD_MAX {
-            return busy(format!("attempts held: {} of {ATTEMPTS_HELD_MAX}", self.attempts));
         }
         for (what, available, reserve) in [
             ("memory", self.measured.memory_available, self.reserves.memory),

@@ -98,7 +98,12 @@ impl Book {
         self.entries.get(&attempt).map(|entry| entry.generation)
     }
 
-    /// For the first report of a link.
+    /// At most [`HELD_ATTEMPTS_MAX`](rollout_wire::HELD_ATTEMPTS_MAX).
+    pub fn attempts(&self) -> u32 {
+        u32::try_from(self.entries.len()).unwrap_or(u32::MAX)
+    }
+
+    /// Everything, for the first report of a link and from time to time.
     pub fn held(&self) -> Vec<(At, HeldPhase)> {
         let held = |(&attempt, entry): (&AttemptId, &Entry)| {
             let phase = match entry.state {
@@ -344,7 +349,8 @@ impl Book {
             measured: self.measured,
             charged: minus(self.charged, continued.unwrap_or(NOTHING)),
             sandboxes: self.sandboxes,
-            attempts: self.entries.len(),
+            attempts: self.entries.len()
+                - usize::from(order.continue_from.is_some_and(|from| self.is_kept(from))),
         };
         room.check(charge, order.step.resources.limit.disk, continued.is_some())
     }
@@ -354,6 +360,10 @@ impl Book {
         let entry = self.entries.get(&attempt)?;
         let waits = matches!(entry.state, State::Kept | State::Ended { sandbox: Sandbox::Here, .. });
         entry.charge.filter(|_| waits)
+    }
+
+    fn is_kept(&self, attempt: AttemptId) -> bool {
+        self.entries.get(&attempt).is_some_and(|entry| matches!(entry.state, State::Kept))
     }
 
     fn current(&mut self, at: At) -> Option<&mut Entry> {

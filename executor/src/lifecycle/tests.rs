@@ -7,6 +7,7 @@ use rollout::{
     AttemptId, Bytes, Generation, GroupId, JobId, MilliCpu, Millis, Resources, RolloutId, StepIndex,
     Timestamp,
 };
+use rollout_wire::HELD_ATTEMPTS_MAX;
 
 use super::*;
 use crate::capacity::{Capacity, Measured};
@@ -228,6 +229,35 @@ fn refusals_name_the_limit_its_value_and_the_use() {
     let refused = book.start(order(attempt(4, 0), 1));
     let words = "memory of the machine: 1000 available, less than the reserve of 1Gi";
     assert_eq!((refusal(&refused).class, refusal(&refused).message.as_str()), (RefusalClass::Busy, words));
+}
+
+#[test]
+fn what_is_held_always_fits_a_list() {
+    let (mut book, kept, ended_last) = (book(), attempt(0, 0), attempt(1, 0));
+    book.start(order(kept, 1));
+    book.finish(at(kept, 1), ended(true));
+    book.acknowledge(at(kept, 1));
+    for sample in 2..u32::try_from(HELD_ATTEMPTS_MAX).unwrap() {
+        book.start(order(attempt(sample, 0), 1));
+        book.finish(at(attempt(sample, 0), 1), ended(false));
+    }
+    book.start(order(ended_last, 1));
+    book.finish(at(ended_last, 1), ended(true));
+    assert_eq!(book.held().len(), HELD_ATTEMPTS_MAX);
+    // One more entry each: a fresh attempt, and one that leaves an end to be acknowledged behind.
+    let goes_on = |from: AttemptId| Order {
+        continue_from: Some(from),
+        ..order(AttemptId { step: StepIndex(1), ..from }, 2)
+    };
+    for refused in [order(attempt(u32::MAX, 0), 1), goes_on(ended_last)] {
+        let actions = book.start(refused);
+        assert_eq!(refusal(&actions).class, RefusalClass::Busy);
+        assert_eq!(refusal(&actions).message, "attempts held: 65536 of 65536");
+    }
+    let actions = book.start(goes_on(kept));
+    assert_eq!(words(&actions).last().unwrap(), "launch in the kept sandbox");
+    assert_eq!(usize::try_from(book.attempts()), Ok(HELD_ATTEMPTS_MAX));
+    assert_eq!((book.held().len(), book.check()), (HELD_ATTEMPTS_MAX, Ok(())));
 }
 
 #[test]

@@ -435,10 +435,8 @@ impl ContainerSandbox {
     }
 
     fn owner(&self, path: &str, owner: &str) -> Result<Owner, FileError> {
-        let user = self.image.users.find(owner).ok_or_else(|| FileError::Io {
-            path: path.to_owned(),
-            source: io::Error::other(format!("user `{owner}` is not in /etc/passwd of the image")),
-        })?;
+        let unknown = || FileError::UnknownUser { path: path.to_owned(), user: owner.to_owned() };
+        let user = self.image.users.find(owner).ok_or_else(unknown)?;
         Ok(Owner { uid: self.id_base + user.uid, gid: self.id_base + user.gid, root: self.id_base })
     }
 
@@ -506,10 +504,11 @@ impl Sandbox for ContainerSandbox {
     async fn spawn(&self, spawn: Spawn) -> Result<Box<dyn Process>, SpawnError> {
         let program = spawn.argv.first().cloned().unwrap_or_default();
         let setup = |action: &str, source: io::Error| SpawnError::Setup { action: action.to_owned(), source };
-        let user = self.image.users.find(&spawn.user).ok_or_else(|| {
-            let source = io::Error::new(io::ErrorKind::NotFound, "not in /etc/passwd of the image");
-            setup(&format!("looking up user `{}`", spawn.user), source)
-        })?;
+        let user = self
+            .image
+            .users
+            .find(&spawn.user)
+            .ok_or_else(|| SpawnError::UnknownUser { user: spawn.user.clone() })?;
         let request = spawn_request(&spawn, user).map_err(|source| setup("reading the request", source))?;
         for output in [&spawn.stdout, &spawn.stderr] {
             give(output.as_fd(), self.id_base + user.uid, self.id_base + user.gid)
@@ -531,12 +530,12 @@ impl Sandbox for ContainerSandbox {
             Answer::NotStarted(Stage::Exec, errno) => {
                 Err(SpawnError::Exec { program, source: io::Error::from_raw_os_error(errno) })
             }
+            Answer::NotStarted(Stage::Cwd, errno) if is_of_the_tree(errno) => {
+                let source = io::Error::from_raw_os_error(errno);
+                Err(SpawnError::Workdir { workdir: spawn.cwd, source })
+            }
             Answer::NotStarted(stage, errno) => {
-                let action = match stage {
-                    Stage::Cwd => format!("entering `{}`", spawn.cwd),
-                    other => other.as_str().to_owned(),
-                };
-                Err(setup(&action, io::Error::from_raw_os_error(errno)))
+                Err(setup(stage.as_str(), io::Error::from_raw_os_error(errno)))
             }
             Answer::Signalled(_) | Answer::KilledAll => {
                 Err(setup("asking init", io::Error::other("it answered another question")))
@@ -613,6 +612,15 @@ impl Drop for ContainerSandbox {
             self.shared.client.destroy_detached(self.id.clone());
         }
     }
+}
+
+/// Whether the kernel's answer for a path follows from the tree it was looked up in, and would be
+/// the same on another machine.
+pub(super) fn is_of_the_tree(errno: i32) -> bool {
+    matches!(
+        errno,
+        libc::ENOENT | libc::ENOTDIR | libc::ELOOP | libc::EACCES | libc::EPERM | libc::ENAMETOOLONG
+    )
 }
 
 /// Makes a pipe the user's, who may then open it again as /dev/stdout. Anything else (a device of

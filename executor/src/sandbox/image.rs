@@ -14,6 +14,7 @@ use std::sync::{Arc, Mutex};
 use sha2::{Digest, Sha256};
 
 use super::CreateError;
+use super::container::is_of_the_tree;
 use super::users::{ROLLOUT_ID, Users};
 use crate::broker::serve::lock;
 use crate::host::open;
@@ -51,6 +52,42 @@ impl Image {
 /// burst prepares nothing twice, and nothing over what another already uses.
 type Slot = Arc<Mutex<Option<Arc<Image>>>>;
 
+/// Why a tree is no image here.
+#[derive(Debug)]
+enum Unusable {
+    /// Not on this node, or not to be read here.
+    Missing(String),
+    /// Nothing can run in it, on any node.
+    Shape(String),
+    /// The machine's own trouble: it may be gone at the next try.
+    Machine(io::Error),
+}
+
+impl Unusable {
+    fn shape(text: impl Into<String>) -> Self {
+        Self::Shape(text.into())
+    }
+
+    /// From a look into the tree.
+    fn within(what: &str, error: io::Error) -> Self {
+        match error.raw_os_error() {
+            Some(errno) if is_of_the_tree(errno) => Self::Shape(format!("{what}: {error}")),
+            _ => Self::Machine(error),
+        }
+    }
+
+    fn of(self, image: &str) -> CreateError {
+        let image = image.to_owned();
+        match self {
+            Self::Missing(problem) => CreateError::ImageMissing { image, problem },
+            Self::Shape(problem) => CreateError::BadRootfs { image, problem },
+            Self::Machine(source) => {
+                CreateError::Failed { action: format!("preparing image `{image}`"), source }
+            }
+        }
+    }
+}
+
 #[derive(Debug)]
 pub struct Images {
     data_dir: PathBuf,
@@ -77,11 +114,13 @@ impl Images {
 
     /// The image of a spec, prepared once. Blocks on the disk.
     pub fn get(&self, name: &str) -> Result<Arc<Image>, CreateError> {
-        let bad = |problem: String| CreateError::BadRootfs { image: name.to_owned(), problem };
         let directory = name.strip_prefix("dir:").map(Path::new);
         let slot = match directory {
             None if name == "host" => Arc::clone(&self.host),
-            None => return Err(bad("only `host` and `dir:/absolute/path` can be used here".into())),
+            None => {
+                let problem = "only `host` and `dir:/absolute/path` can be used here";
+                return Err(Unusable::shape(problem).of(name));
+            }
             Some(_) => self.slot(name),
         };
         let mut slot = lock(&slot);
@@ -89,9 +128,10 @@ impl Images {
             return Ok(Arc::clone(known));
         }
         let prepared = match directory {
-            None => self.host().map_err(|error| bad(format!("making its skeleton: {error}")))?,
-            Some(path) => self.directory(path).map_err(bad)?,
+            None => self.host(),
+            Some(path) => self.directory(path),
         };
+        let prepared = prepared.map_err(|unusable| unusable.of(name))?;
         Ok(Arc::clone(slot.insert(Arc::new(prepared))))
     }
 
@@ -103,13 +143,17 @@ impl Images {
         Arc::clone(directories.entry(name.to_owned()).or_default())
     }
 
-    fn host(&self) -> io::Result<Image> {
+    fn host(&self) -> Result<Image, Unusable> {
         for link in ["bin", "lib", "sbin"] {
-            if !fs::symlink_metadata(Path::new("/").join(link))?.is_symlink() {
-                let problem = format!("/{link} is not a link into /usr: image `host` needs a merged /usr");
-                return Err(io::Error::other(problem));
+            if !Path::new("/").join(link).is_symlink() {
+                let problem = format!("/{link} is not a link into /usr, and it needs a merged /usr");
+                return Err(Unusable::Missing(problem));
             }
         }
+        self.skeleton().map_err(Unusable::Machine)
+    }
+
+    fn skeleton(&self) -> io::Result<Image> {
         let lower = self.data_dir.join("images").join("host");
         if lower.exists() {
             fs::remove_dir_all(&lower)?;
@@ -126,23 +170,26 @@ impl Images {
         })
     }
 
-    fn directory(&self, path: &Path) -> Result<Image, String> {
+    fn directory(&self, path: &Path) -> Result<Image, Unusable> {
         if !path.is_absolute() {
-            return Err("the path after `dir:` must be absolute".into());
+            return Err(Unusable::shape("the path after `dir:` must be absolute"));
         }
-        let real = path.canonicalize().map_err(|error| format!("{}: {error}", path.display()))?;
+        let missing = |error: io::Error| Unusable::Missing(error.to_string());
+        let real = path.canonicalize().map_err(missing)?;
         if real != path {
-            return Err(format!("the path leads through a link; its real name is {}", real.display()));
+            let real = real.display();
+            return Err(Unusable::Shape(format!("the path leads through a link; its real name is {real}")));
         }
         if real.parent().is_none() || self.data_dir.starts_with(&real) || real.starts_with(&self.data_dir) {
-            return Err("it holds, or lies in, what belongs to the executor".into());
+            return Err(Unusable::shape("it holds, or lies in, what belongs to the executor"));
         }
-        let top = fs::metadata(&real).map_err(|error| error.to_string())?;
-        let name = CString::new(real.as_os_str().as_bytes()).map_err(|error| error.to_string())?;
-        let root = open::directory_itself(&name).map_err(|error| error.to_string())?;
+        let top = fs::metadata(&real).map_err(missing)?;
+        let name =
+            CString::new(real.as_os_str().as_bytes()).map_err(|error| Unusable::Shape(error.to_string()))?;
+        let root = open::directory_itself(&name).map_err(missing)?;
         safe_shape(root.as_fd())?;
-        let users = passwd(root.as_fd()).map_err(|error| format!("/etc/passwd: {error}"))?;
-        let digest = format!("dir:{}", tree_hash(&real).map_err(|error| error.to_string())?);
+        let users = passwd(root.as_fd())?;
+        let digest = format!("dir:{}", tree_hash(&real)?);
         Ok(Image { digest, lowers: vec![real], host_usr: false, users, top: identity(&top) })
     }
 }
@@ -152,57 +199,58 @@ fn identity(top: &fs::Metadata) -> (u64, u64, i64) {
 }
 
 /// Refuses trees that would bend a mount, and trees nothing can run in.
-fn safe_shape(root: BorrowedFd<'_>) -> Result<(), String> {
+fn safe_shape(root: BorrowedFd<'_>) -> Result<(), Unusable> {
     for place in [c"proc", c"dev", c"sys", c"etc", c"tmp"] {
         let flags = libc::O_PATH | libc::O_NOFOLLOW;
         let found = match open::beneath(root, place, flags, 0, open::CONFINED) {
             Ok(found) => found,
             Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
-            Err(error) => return Err(format!("/{}: {error}", place.to_string_lossy())),
+            Err(error) => return Err(Unusable::within(&format!("/{}", place.to_string_lossy()), error)),
         };
-        let mode = open::stat(found.as_fd()).map_err(|error| error.to_string())?.st_mode;
+        let mode = open::stat(found.as_fd()).map_err(Unusable::Machine)?.st_mode;
         if mode & libc::S_IFMT != libc::S_IFDIR {
-            return Err(format!("/{} is not a directory", place.to_string_lossy()));
+            return Err(Unusable::Shape(format!("/{} is not a directory", place.to_string_lossy())));
         }
     }
     match open::beneath(root, c"bin/sh", libc::O_PATH, 0, open::IN_ROOT) {
         Ok(_) => Ok(()),
-        Err(error) => Err(format!("there is no shell at /bin/sh: {error}")),
+        Err(error) => Err(Unusable::within("there is no shell at /bin/sh", error)),
     }
 }
 
 /// The image's users. No file: only `rollout` and numbers.
-fn passwd(root: BorrowedFd<'_>) -> io::Result<Users> {
+fn passwd(root: BorrowedFd<'_>) -> Result<Users, Unusable> {
     let file: OwnedFd =
         match open::beneath(root, c"etc/passwd", libc::O_RDONLY | libc::O_NONBLOCK, 0, open::IN_ROOT) {
             Ok(file) => file,
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Users::parse("")),
-            Err(error) => return Err(error),
+            Err(error) => return Err(Unusable::within("/etc/passwd", error)),
         };
-    if open::stat(file.as_fd())?.st_mode & libc::S_IFMT != libc::S_IFREG {
-        return Err(io::Error::other("not a regular file"));
+    if open::stat(file.as_fd()).map_err(Unusable::Machine)?.st_mode & libc::S_IFMT != libc::S_IFREG {
+        return Err(Unusable::shape("/etc/passwd: not a regular file"));
     }
     let mut text = Vec::new();
-    fs::File::from(file).take(PASSWD_MAX).read_to_end(&mut text)?;
+    fs::File::from(file).take(PASSWD_MAX).read_to_end(&mut text).map_err(Unusable::Machine)?;
     Ok(Users::parse(&String::from_utf8_lossy(&text)))
 }
 
 /// A hash over path, kind, mode, size and modification time of every entry, in name order: it
 /// changes when the tree does, and reads no content.
-fn tree_hash(root: &Path) -> io::Result<String> {
+fn tree_hash(root: &Path) -> Result<String, Unusable> {
     let mut hash = Sha256::new();
     hash.update(root.as_os_str().as_bytes());
     let mut pending = vec![root.to_owned()];
     let mut seen = 0;
     while let Some(dir) = pending.pop() {
-        let mut entries = fs::read_dir(&dir)?.collect::<io::Result<Vec<_>>>()?;
+        let entries = fs::read_dir(&dir).and_then(|entries| entries.collect::<io::Result<Vec<_>>>());
+        let mut entries = entries.map_err(Unusable::Machine)?;
         entries.sort_by_key(fs::DirEntry::file_name);
         seen += entries.len();
         if seen > DIR_ENTRIES_MAX {
-            return Err(io::Error::other(format!("the tree has more than {DIR_ENTRIES_MAX} entries")));
+            return Err(Unusable::Shape(format!("the tree has more than {DIR_ENTRIES_MAX} entries")));
         }
         for entry in entries {
-            let found = entry.metadata()?;
+            let found = entry.metadata().map_err(Unusable::Machine)?;
             let path = entry.path();
             hash.update(path.as_os_str().as_bytes());
             hash.update([0]);
@@ -346,6 +394,7 @@ mod tests {
     fn problem(images: &Images, name: &str) -> String {
         match images.get(name) {
             Err(CreateError::BadRootfs { problem, .. }) => problem,
+            Err(error @ CreateError::ImageMissing { .. }) => error.to_string(),
             other => panic!("{name}: {other:?}"),
         }
     }
@@ -368,11 +417,14 @@ mod tests {
         let base = dir.path().canonicalize().unwrap();
         fs::create_dir_all(base.join("data/inside")).unwrap();
         fs::create_dir_all(base.join("empty")).unwrap();
+        fs::write(base.join("file"), "").unwrap();
         symlink(base.join("empty"), base.join("link")).unwrap();
         for (path, part) in [
             ("empty", "no shell"),
             ("link", "real name"),
-            ("absent", "No such file"),
+            ("absent", "is not on this node: No such file"),
+            ("file", "is not on this node: Not a directory"),
+            ("file/below", "is not on this node: Not a directory"),
             ("data/inside", "belongs to the executor"),
             ("", "belongs to the executor"),
         ] {

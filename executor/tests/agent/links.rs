@@ -1,5 +1,8 @@
 //! Links that break, leases that end, executors that are told to end.
 
+use std::collections::BTreeSet;
+use std::time::Duration;
+
 use rollout_wire::v1::{self, command, held_attempt::Phase, report};
 
 use crate::yard::{Yard, attempt, order};
@@ -24,6 +27,66 @@ async fn an_end_is_told_after_every_attach_until_it_is_acknowledged() {
     assert!(yard.log(1, attempt(0, 0), "stdout", 0).await.gone);
     yard.break_links(false);
     assert_eq!(yard.hello().await.held, []);
+    yard.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_list_of_what_is_held_comes_in_order_with_the_reports() {
+    let mut yard = Yard::start_with(|config| {
+        config.held_every = Duration::from_millis(1);
+        config.capacity.cpu = Some(rollout::MilliCpu(1 << 20));
+    })
+    .await;
+    yard.set_acknowledges_ends(false);
+    const ATTEMPTS: usize = 60;
+    let starts = (0..ATTEMPTS).map(|sample| {
+        let mut order = order("run", "out x; spam 20000");
+        order.attempt = Some(attempt(u32::try_from(sample).unwrap(), 0));
+        command::Kind::Start(order)
+    });
+    yard.send_all(starts.collect()).await;
+    let (mut started, mut ended, mut lists) = (BTreeSet::new(), BTreeSet::new(), 0);
+    let rollout = |attempt: Option<v1::AttemptRef>| attempt.unwrap().rollout;
+    loop {
+        match yard.next().await {
+            report::Kind::Started(report) => drop(started.insert(rollout(report.attempt))),
+            report::Kind::Ended(report) => drop(ended.insert(rollout(report.attempt))),
+            report::Kind::Held(list) => {
+                let of = |phase: Phase| {
+                    let of = list.held.iter().filter(move |held| held.phase() == phase);
+                    of.map(|held| rollout(held.attempt.clone())).collect::<BTreeSet<_>>()
+                };
+                // Everything told before it, and nothing that is told after it.
+                assert_eq!(of(Phase::Ended), ended);
+                let running: BTreeSet<_> = started.difference(&ended).cloned().collect();
+                assert!(running.is_subset(&of(Phase::Running)), "{running:?}");
+                lists += 1;
+                if ended.len() == ATTEMPTS {
+                    break;
+                }
+            }
+            _ => {}
+        }
+    }
+    assert!(lists > 1, "one list is no order");
+    yard.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_acknowledged_end_leaves_the_list_and_a_kept_sandbox_stays_in_it() {
+    let mut yard = Yard::start_with(|config| config.held_every = Duration::from_millis(5)).await;
+    for (sample, keep) in [(0, false), (1, true)] {
+        let mut order = order("run", "true");
+        (order.attempt, order.keep) = (Some(attempt(sample, 0)), keep);
+        yard.run(order).await;
+    }
+    let only_the_kept = |report: &report::Kind| {
+        let report::Kind::Held(list) = report else { return None };
+        let [held] = &list.held[..] else { return None };
+        (held.phase() == Phase::Kept).then(|| held.clone())
+    };
+    let held = yard.wait("a list of the kept one", only_the_kept).await;
+    assert_eq!((held.attempt, held.generation), (Some(attempt(1, 0)), 1));
     yard.stop().await;
 }
 
@@ -197,7 +260,7 @@ async fn sixty_attempts_at_once_end_once_each() {
         command::Kind::Start(order)
     });
     yard.send_all(starts.collect()).await;
-    let mut seen = std::collections::BTreeSet::new();
+    let mut seen = BTreeSet::new();
     for _ in 0..60 {
         let ended = yard.ended().await;
         assert!(seen.insert(ended.attempt.unwrap().rollout), "told twice");

@@ -146,32 +146,40 @@ async fn the_start_timeout_covers_everything_before_the_command() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn each_reason_not_to_create_is_a_failure_or_a_refusal() {
     let mut yard = Yard::start().await;
-    let cases: [(CreateFault, &str, &str); 3] = [
+    let cases: [(CreateFault, &str, &str, &str); 3] = [
         (
             || CreateError::BadRootfs { image: "dir:/x".into(), problem: "no shell".into() },
-            "start_failed",
+            "not_found",
+            "task",
             "bad_rootfs: image `dir:/x`",
         ),
         (
             || CreateError::UnknownUser { user: "bob".into(), image: "host".into() },
             "not_found",
+            "task",
             "unknown_user: user `bob`",
         ),
         (
             || CreateError::Failed { action: "mount".into(), source: std::io::Error::from_raw_os_error(1) },
             "start_failed",
+            "sandbox",
             "mount: Operation not permitted",
         ),
     ];
-    for (sample, (error, code, words)) in (0..).zip(cases) {
+    for (sample, (error, code, domain, words)) in (0..).zip(cases) {
         yard.backend.state().create_error = Some(error);
         let mut order = order("run", "true");
         order.attempt = Some(attempt(sample, 0));
         let failure = yard.run(order).await.failure.unwrap();
-        assert_eq!(failure.code, code);
+        assert_eq!((failure.code.as_str(), failure.domain.as_str()), (code, domain));
         assert!(failure.message.contains(words), "{}", failure.message);
     }
-    let cases: [(CreateFault, Class, &str); 3] = [
+    let cases: [(CreateFault, Class, &str); 4] = [
+        (
+            || CreateError::ImageMissing { image: "dir:/x".into(), problem: "no such file".into() },
+            Class::NeverFits,
+            "image_missing: image `dir:/x` is not on this node: no such file",
+        ),
         (
             || CreateError::Ended { reason: "the broker is gone".into() },
             Class::Unhealthy,

@@ -238,6 +238,15 @@ impl<B: Backend + 'static> Yard<B> {
         commands.send(Ok(v1::CommandBatch { commands: commands_batch })).await.unwrap();
     }
 
+    /// The next report, in the order of their arrival.
+    pub async fn next(&mut self) -> report::Kind {
+        if !self.unread.is_empty() {
+            return self.unread.remove(0);
+        }
+        let next = tokio::time::timeout(HANG_GUARD, self.reports.recv()).await;
+        next.expect("a report").expect("the service is there")
+    }
+
     /// The first report not read yet that `pick` takes.
     pub async fn wait<T>(&mut self, what: &str, pick: impl Fn(&report::Kind) -> Option<T>) -> T {
         let found =

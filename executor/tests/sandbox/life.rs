@@ -71,15 +71,19 @@ async fn a_program_that_cannot_run_is_told_by_its_errno(lab: Lab) {
             other => panic!("{program}: {:?}", other.map(|_| ())),
         }
     }
-    for (user, cwd, program) in [
-        ("rollout", "/absent", "true"),
-        ("rollout", "/root", "true"),
-        ("absent", "/", "true"),
-        ("rollout", "/", ""),
-    ] {
-        let refused = start(&*sandbox, user, cwd, &[program], &[]).await;
-        assert!(matches!(refused, Err(SpawnError::Setup { .. })), "{user} {cwd} {program}");
+    for (cwd, errno) in [("/absent", libc::ENOENT), ("/root", libc::EACCES), ("/etc/passwd/x", libc::ENOTDIR)]
+    {
+        match start(&*sandbox, "rollout", cwd, &["true"], &[]).await {
+            Err(SpawnError::Workdir { workdir, source }) => {
+                assert_eq!((workdir.as_str(), source.raw_os_error()), (cwd, Some(errno)));
+            }
+            other => panic!("{cwd}: {:?}", other.map(|_| ())),
+        }
     }
+    let stranger = start(&*sandbox, "absent", "/", &["true"], &[]).await;
+    assert!(matches!(stranger, Err(SpawnError::UnknownUser { .. })));
+    let nothing = start(&*sandbox, "rollout", "/", &[""], &[]).await;
+    assert!(matches!(nothing, Err(SpawnError::Setup { .. })));
     // A descriptor of init must not be a way out, whatever it is.
     for fd in 0..12 {
         let cwd = format!("/proc/self/fd/{fd}");

@@ -50,7 +50,8 @@ pub struct Global {
 pub enum OutputFormat {
     /// For people
     Table,
-    /// One JSON document, ASCII only; errors become one JSON object on standard error
+    /// One JSON document, ASCII only; of `logs` one JSON object a line. An error becomes one JSON
+    /// object, the last line of standard error
     Json,
     /// Ids only, one a line
     Quiet,

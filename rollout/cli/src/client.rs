@@ -13,7 +13,7 @@ use tonic::transport::{Channel, Endpoint};
 use crate::error::Error;
 
 /// The longest path a Unix socket may have on Linux, in bytes.
-const SOCKET_PATH_BYTES_MAX: usize = 107;
+pub const SOCKET_PATH_BYTES_MAX: usize = 107;
 /// Rows of one page.
 const PAGE_ROWS: u32 = 1000;
 
@@ -85,6 +85,7 @@ impl fmt::Display for YardUrl {
 pub struct Client {
     url: YardUrl,
     jobs: JobsClient<Channel>,
+    yard_runs: bool,
 }
 
 impl Client {
@@ -96,15 +97,21 @@ impl Client {
             .connect()
             .await
             .map_err(|source| Error::Unreachable { url: text, source: Box::new(source) })?;
-        Ok(Self::over(channel, url))
+        Ok(Self::over(channel, url, true))
     }
 
-    /// A client of what serves `url` over a connection that is there already.
-    pub fn over(channel: Channel, url: YardUrl) -> Self {
+    /// A client over a connection that is there already: to a yard that runs, or to what reads the
+    /// books of one that does not.
+    pub fn over(channel: Channel, url: YardUrl, yard_runs: bool) -> Self {
         let jobs = JobsClient::new(channel)
             .max_decoding_message_size(MESSAGE_BYTES_MAX)
             .max_encoding_message_size(MESSAGE_BYTES_MAX);
-        Self { url, jobs }
+        Self { url, jobs, yard_runs }
+    }
+
+    /// Whether anything moves: if not, states are those the yard left.
+    pub const fn yard_runs(&self) -> bool {
+        self.yard_runs
     }
 
     pub const fn url(&self) -> &YardUrl {

@@ -39,13 +39,17 @@ impl Context {
             Some(dir) => absolute(dir)?,
             None => default_data_dir(),
         };
+        if data_dir.to_str().is_none() {
+            let problem = "it is not UTF-8, and the database takes no other path".to_owned();
+            return Err(Error::BadDataDir { data_dir, problem });
+        }
         let yard = cli.global.yard.as_deref().map(YardUrl::parse).transpose()?;
         let format = cli.global.output;
         // As the caller named the yard, so that printed commands can be pasted.
         let program = match (&cli.global.data_dir, &yard) {
             (_, Some(url)) => format!("rollyard --yard {url}"),
             (Some(dir), None) if *dir != default_data_dir() => {
-                format!("rollyard --data-dir {}", dir.display())
+                format!("rollyard --data-dir {}", pasteable(&dir.display().to_string()))
             }
             _ => "rollyard".to_owned(),
         };
@@ -70,8 +74,11 @@ impl Context {
             return Err(unreachable);
         }
         let reader = yard::read(&self.data_dir).await?;
-        let client = Client::over(reader.channel(), self.url()?);
+        let client = Client::over(reader.channel(), self.url()?, false);
         let answer = question(&client).await;
+        if answer.is_ok() && self.format == OutputFormat::Table {
+            self.talk.say("no yard runs on this data directory: this is what it left, and nothing moves");
+        }
         drop(client);
         let closed = yard::closed(reader).await;
         answer.and_then(|answer| closed.map(|()| answer))
@@ -130,6 +137,15 @@ pub fn now() -> Timestamp {
 
 pub fn absolute(path: &Path) -> Result<PathBuf, Error> {
     std::path::absolute(path).map_err(|source| Error::ReadFile { path: path.to_owned(), source })
+}
+
+/// A word for a shell.
+fn pasteable(word: &str) -> String {
+    let plain = |b: u8| b.is_ascii_alphanumeric() || b"/._-+:@%,=".contains(&b);
+    if !word.is_empty() && word.bytes().all(plain) {
+        return word.to_owned();
+    }
+    format!("'{}'", word.replace('\'', "'\\''"))
 }
 
 fn default_data_dir() -> PathBuf {

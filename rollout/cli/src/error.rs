@@ -24,6 +24,11 @@ pub type Boxed = Box<dyn StdError + Send + Sync>;
 
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
+    /// The command line; `message` and `hint` are clap's.
+    #[error("{message}")]
+    Usage { message: String, hint: String },
+    #[error("`{}` cannot be the data directory: {problem}", data_dir.display())]
+    BadDataDir { data_dir: PathBuf, problem: String },
     #[error("cannot read `{}`", path.display())]
     ReadFile { path: PathBuf, source: io::Error },
     #[error("`{}` is larger than {limit} bytes, the most a spec may have (TEXT_BYTES_MAX)", path.display())]
@@ -34,6 +39,8 @@ pub enum Error {
     FileChanged { path: PathBuf },
     #[error("the task rows in `{}` cannot be read", path.display())]
     Rows { path: PathBuf, source: datasets::tasks::RowError },
+    #[error("the task rows in `{}` have {errors} error{}", path.display(), if *errors == 1 { "" } else { "s" })]
+    BadRows { path: PathBuf, errors: u64 },
     #[error("the spec has {errors} error{}", if *errors == 1 { "" } else { "s" })]
     BadSpec { errors: usize },
     #[error("the spec has {warnings} warning{}, and --deny-warnings is set", if *warnings == 1 { "" } else { "s" })]
@@ -108,11 +115,13 @@ impl Error {
     /// The stable code.
     pub fn code(&self) -> &str {
         match self {
+            Self::Usage { .. } => "bad_usage",
+            Self::BadDataDir { .. } => "bad_data_dir",
             Self::ReadFile { .. } => "read_failed",
             Self::SpecTooLarge { .. } => "too_large",
             Self::SpecNotText { .. } => "not_text",
             Self::FileChanged { .. } => "file_changed",
-            Self::Rows { .. } => "bad_rows",
+            Self::Rows { .. } | Self::BadRows { .. } => "bad_rows",
             Self::BadSpec { .. } => "bad_spec",
             Self::Warnings { .. } => "warnings_denied",
             Self::OutputRelative { .. } | Self::OutputLookup { .. } => "output_relative",
@@ -138,6 +147,8 @@ impl Error {
     /// What to do.
     pub fn hint(&self) -> Option<String> {
         Some(match self {
+            Self::Usage { hint, .. } => hint.clone(),
+            Self::BadDataDir { .. } => "name another with --data-dir; it may be a symbolic link".to_owned(),
             Self::Unreachable { .. } => {
                 "start one with `rollyard dev`, or name a running one with --yard or ROLLYARD_YARD".to_owned()
             }
@@ -167,10 +178,13 @@ impl Error {
 
     pub fn exit(&self) -> ExitStatus {
         match self {
-            Self::ReadFile { .. }
+            Self::Usage { .. }
+            | Self::BadDataDir { .. }
+            | Self::ReadFile { .. }
             | Self::SpecTooLarge { .. }
             | Self::SpecNotText { .. }
             | Self::Rows { .. }
+            | Self::BadRows { .. }
             | Self::BadSpec { .. }
             | Self::Warnings { .. }
             | Self::OutputRelative { .. }
@@ -252,6 +266,12 @@ pub fn lines(text: &str) -> Vec<String> {
         out.push(format!("({more} more lines)"));
     }
     out
+}
+
+/// An error and its causes on one line.
+pub fn chain(error: &dyn StdError) -> String {
+    let causes = std::iter::successors(error.source(), |&error| error.source()).take(CAUSES_MAX);
+    causes.fold(error.to_string(), |text, cause| format!("{text}: {cause}"))
 }
 
 fn transport_cause(status: &Status) -> String {

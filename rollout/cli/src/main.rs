@@ -11,10 +11,12 @@ mod exit;
 mod interrupt;
 mod output;
 mod progress;
+mod rows;
 mod spec;
 mod summary;
 mod talk;
 mod upload;
+mod usage;
 mod view;
 mod yard;
 
@@ -32,8 +34,17 @@ fn main() -> ExitCode {
     // The sandbox broker is this same program, started again by the executor. It must be asked
     // before there is a second thread.
     executor::broker::run_if_asked();
-    let cli = Cli::parse();
     let talk = Talk::default();
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(error) => match usage::error(&error).filter(|_| usage::wants_json(std::env::args_os().skip(1))) {
+            Some(error) => {
+                talk.say(error.json().trim_end());
+                return error.exit().into();
+            }
+            None => error.exit(),
+        },
+    };
     let service = matches!(cli.command, Command::Dev(_) | Command::Scheduler(_) | Command::Executor(_));
     talk::init_logging(&talk, cli.global.verbose, service, cli.global.log_format);
     let format = cli.global.output;

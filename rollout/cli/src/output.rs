@@ -34,10 +34,16 @@ pub trait Output: std::fmt::Debug + Send + Sync {
 /// `now` is what ages are counted from.
 pub fn renderer(format: OutputFormat, now: Timestamp, program: String) -> Box<dyn Output> {
     match format {
-        OutputFormat::Table => Box::new(table::Table { now, program }),
+        OutputFormat::Table => Box::new(table::Table { now, program, columns: terminal_columns() }),
         OutputFormat::Json => Box::new(json::Json),
         OutputFormat::Quiet => Box::new(quiet::Quiet),
     }
+}
+
+/// Of standard output; 0 if it is no terminal.
+fn terminal_columns() -> usize {
+    let size = terminal_size::terminal_size_of(std::io::stdout());
+    size.map_or(0, |(width, _)| usize::from(width.0))
 }
 
 #[cfg(test)]

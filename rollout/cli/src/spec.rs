@@ -3,8 +3,7 @@
 use std::io::Read;
 use std::path::{Component, Path, PathBuf};
 
-use datasets::tasks::JsonlFile;
-use rollout::plan::{JobPlan, Piece, TaskSource, Template};
+use rollout::plan::{JobPlan, Piece, Template};
 pub use rollout::spec::Diagnostic as Finding;
 use rollout::spec::{Description, Severity, TEXT_BYTES_MAX};
 use rollout::text::shown;
@@ -162,17 +161,10 @@ pub struct DryRun {
     pub warnings: Vec<Finding>,
 }
 
-/// Reads the task rows, so that a row that cannot be read is told now.
-pub fn dry_run(plan: &JobPlan, source: &Source, checked: &Checked) -> Result<DryRun, Error> {
-    let rows = match &plan.tasks.source {
-        TaskSource::Inline(rows) => rows.len(),
-        TaskSource::Jsonl { path } => {
-            let path = source.dir.join(path);
-            let file = JsonlFile::open(&path).map_err(|source| Error::Rows { path, source })?;
-            file.len()
-        }
-    };
-    Ok(DryRun { plan: rollout::spec::describe(plan, rows as u64), warnings: checked.findings.clone() })
+impl DryRun {
+    pub fn of(plan: &JobPlan, rows: u64, checked: &Checked) -> Self {
+        Self { plan: rollout::spec::describe(plan, rows), warnings: checked.findings.clone() }
+    }
 }
 
 #[cfg(test)]

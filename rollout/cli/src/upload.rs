@@ -33,7 +33,7 @@ async fn put(client: &Client, path: PathBuf, sha256: &str, size: u64) -> Result<
     let (sender, chunks) = mpsc::channel(CHUNKS_AHEAD);
     let sha256 = sha256.to_owned();
     let reading = path.clone();
-    let reader = tokio::task::spawn_blocking(move || send(&reading, sha256, &sender));
+    let reader = tokio::task::spawn_blocking(move || send(&reading, sha256, size, &sender));
     let reply = client.jobs().put_blob(ReceiverStream::new(chunks)).await;
     // What stopped the reader, if anything did, is why the yard saw a short or different file.
     match reader.await {
@@ -48,9 +48,9 @@ async fn put(client: &Client, path: PathBuf, sha256: &str, size: u64) -> Result<
 }
 
 /// Sends the file; a yard that hung up early says why in its reply.
-fn send(path: &Path, sha256: String, to: &mpsc::Sender<BlobChunk>) -> std::io::Result<()> {
+fn send(path: &Path, sha256: String, size: u64, to: &mpsc::Sender<BlobChunk>) -> std::io::Result<()> {
     let mut file = File::open(path)?;
-    let mut next = BlobChunk { sha256, data: Vec::new() };
+    let mut next = BlobChunk { sha256, data: Vec::new(), size: Some(size) };
     loop {
         let mut data = vec![0; CHUNK_BYTES];
         let read = file.read(&mut data)?;
@@ -93,7 +93,7 @@ mod tests {
             let (sha256, hashed) = hash(&path).expect("read");
             assert_eq!(hashed, size as u64);
             let (sender, mut receiver) = mpsc::channel(CHUNKS_AHEAD);
-            send(&path, sha256.clone(), &sender).expect("read");
+            send(&path, sha256.clone(), size as u64, &sender).expect("read");
             drop(sender);
             let mut got = Vec::new();
             while let Ok(chunk) = receiver.try_recv() {

@@ -9,7 +9,10 @@ use serde::Serialize;
 pub struct Job {
     pub id: String,
     pub name: String,
+    /// As the yard has it, or left it: see `yard_runs`.
     pub state: String,
+    /// False where no yard serves the data directory: nothing of the job moves until one does.
+    pub yard_runs: bool,
     /// Of `held` and `cancelling`.
     pub reason: Option<String>,
     pub spec_hash: String,
@@ -151,6 +154,8 @@ pub struct Node {
     pub disk_used_bytes: u64,
     pub sandboxes: u32,
     pub sandboxes_max: u32,
+    /// Attempts the executor said it holds, with its last heartbeat.
+    pub held: u32,
     pub load_milli: u64,
     pub backends: Vec<String>,
 }
@@ -189,6 +194,7 @@ impl From<v1::Job> for Job {
             id: job.id,
             name: job.name,
             state: job.state,
+            yard_runs: true,
             reason: text(job.reason),
             spec_hash: job.spec_hash,
             table_root: job.table_root,
@@ -217,6 +223,19 @@ impl From<v1::Job> for Job {
 
 impl Job {
     /// Nothing more will happen to it.
+    /// As the client's yard tells it, which may have ended.
+    pub fn told(job: v1::Job, yard_runs: bool) -> Self {
+        Self { yard_runs, ..job.into() }
+    }
+
+    /// The state as it is now, in words.
+    pub fn state_now(&self) -> String {
+        if self.yard_runs || self.is_final() {
+            return self.state.clone();
+        }
+        format!("{} (yard is down)", self.state)
+    }
+
     pub fn is_final(&self) -> bool {
         matches!(self.state.as_str(), "finished" | "cancelled")
     }
@@ -350,6 +369,7 @@ impl From<v1::Node> for Node {
             disk_used_bytes: node.used_disk_bytes,
             sandboxes: node.sandboxes,
             sandboxes_max: capacity.sandboxes,
+            held: node.held,
             load_milli: node.load_milli,
             backends: capacity.backends,
         }

@@ -16,7 +16,7 @@ use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
 use crate::args::Capacity;
-use crate::client::YardUrl;
+use crate::client::{SOCKET_PATH_BYTES_MAX, YardUrl};
 use crate::error::{Boxed, Error};
 use crate::exit::ExitStatus;
 
@@ -31,7 +31,15 @@ const SANDBOXES_DIR: &str = "sandboxes";
 const LOCAL: &str = "local";
 
 pub fn socket_url(data_dir: &Path) -> Result<YardUrl, Error> {
-    YardUrl::parse(&format!("unix:{}", data_dir.join(SOCKET).display()))
+    let socket = data_dir.join(SOCKET);
+    let bytes = socket.as_os_str().len();
+    if bytes > SOCKET_PATH_BYTES_MAX {
+        let problem = format!(
+            "the path of the socket in it has {bytes} bytes; the limit is {SOCKET_PATH_BYTES_MAX} (SOCKET_PATH_BYTES_MAX)"
+        );
+        return Err(Error::BadDataDir { data_dir: data_dir.to_owned(), problem });
+    }
+    YardUrl::parse(&format!("unix:{}", socket.display()))
 }
 
 /// Whether a scheduler ever kept its books in this data directory.
@@ -89,13 +97,13 @@ impl Yard {
     /// A scheduler on the socket of the data directory and on `listen`.
     pub async fn scheduler(data_dir: &Path, listen: &[String]) -> Result<Self, Error> {
         raise_descriptors();
+        let own = socket_url(data_dir)?.to_string();
         make_data_dir(data_dir)?;
         // Asked before the lock is tried, since the socket must be bound before it is taken.
         if UnixStream::connect(data_dir.join(SOCKET)).await.is_ok() {
             return Err(Error::Served { data_dir: data_dir.to_owned() });
         }
         let (mut listeners, mut bound) = (Vec::new(), std::collections::BTreeSet::new());
-        let own = socket_url(data_dir)?.to_string();
         for address in std::iter::once(&own).chain(listen) {
             let address = address.strip_prefix("http://").unwrap_or(address).trim_end_matches('/');
             // The data directory's own socket may be named too; port 0 is a new port each time.

@@ -67,10 +67,10 @@ fn string(text: &str, out: &mut String) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::spec::tree;
+    use crate::spec::unquoted;
 
     fn hash(text: &str) -> String {
-        spec_hash(&tree::parse(text).unwrap())
+        spec_hash(&unquoted::read(text).root.unwrap())
     }
 
     #[test]

@@ -36,7 +36,9 @@ pub struct Description {
     /// The most tries of any step, the first included.
     pub attempts_max: u32,
     pub max_running: u32,
-    /// What `max_running` rollouts can ask for at once, in the costliest moment of each; none if a
+    /// The most rollouts alive at once: `max_running`, or all of them if they are fewer.
+    pub running: u64,
+    /// What `running` rollouts can ask for at once, in the costliest moment of each; none if a
     /// request is looked up per row.
     pub request: Option<RequestDescription>,
 }
@@ -88,6 +90,8 @@ pub fn describe(plan: &JobPlan, rows: u64) -> Description {
     let steps: Vec<StepDescription> = steps.collect();
     let (path, total) = critical_path(&plan.steps);
     let groups = rows.saturating_mul(u64::from(plan.tasks.epochs));
+    let rollouts = groups.saturating_mul(u64::from(plan.group.size));
+    let running = rollouts.min(u64::from(plan.admission.max_running));
     Description {
         job: plan.name.to_string(),
         project: plan.project.clone(),
@@ -101,19 +105,17 @@ pub fn describe(plan: &JobPlan, rows: u64) -> Description {
         epochs: plan.tasks.epochs,
         group_size: plan.group.size,
         groups,
-        rollouts: groups.saturating_mul(u64::from(plan.group.size)),
+        rollouts,
         critical_path: path.iter().map(|&step| plan.steps[step].name.to_string()).collect(),
         critical_path_ms: total.0,
         timeouts_per_row: steps.iter().any(|step| step.timeout_ms.is_none()),
         attempts_max: plan.steps.iter().map(|step| step.retry.limit + 1).max().unwrap_or(1),
         max_running: plan.admission.max_running,
-        request: peak_request(plan).map(|peak| {
-            let running = u64::from(plan.admission.max_running);
-            RequestDescription {
-                cpu_milli: peak.cpu.0.saturating_mul(running),
-                memory_bytes: peak.memory.0.saturating_mul(running),
-                disk_bytes: peak.disk.0.saturating_mul(running),
-            }
+        running,
+        request: peak_request(plan).map(|peak| RequestDescription {
+            cpu_milli: peak.cpu.0.saturating_mul(running),
+            memory_bytes: peak.memory.0.saturating_mul(running),
+            disk_bytes: peak.disk.0.saturating_mul(running),
         }),
         steps,
     }
@@ -237,20 +239,20 @@ impl fmt::Display for Description {
             Millis(self.critical_path_ms),
             self.attempts_max
         )?;
+        let running = if self.running < u64::from(self.max_running) {
+            format!("all {} rollouts at once", grouped(self.running))
+        } else {
+            format!("at max_running {}", grouped(self.running))
+        };
         match &self.request {
             Some(request) => writeln!(
                 f,
-                "request   at max_running {}: cpu {}, memory {}, disk {}",
-                grouped(u64::from(self.max_running)),
+                "request   {running}: cpu {}, memory {}, disk {}",
                 MilliCpu(request.cpu_milli),
                 size(request.memory_bytes),
                 size(request.disk_bytes)
             ),
-            None => writeln!(
-                f,
-                "request   at max_running {}: looked up per row",
-                grouped(u64::from(self.max_running))
-            ),
+            None => writeln!(f, "request   {running}: looked up per row"),
         }
     }
 }

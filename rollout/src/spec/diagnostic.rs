@@ -78,7 +78,7 @@ codes! {
     BadCron "bad_cron" "The schedule's cron line or time zone is wrong.";
     // Task rows.
     RowMissingColumn "row_missing_column" "A task row lacks a column that the spec looks up.";
-    RowBadValue "row_bad_value" "A task row holds a value that does not fit where the spec uses it.";
+    RowBadValue "row_bad_value" "A line is no task row, or holds a value that does not fit where the spec uses it.";
     DuplicateTask "duplicate_task" "Two task rows have one id.";
 }
 

@@ -120,6 +120,8 @@ pub(crate) enum Grammar {
     Timezone,
     /// Absolute, inside the sandbox.
     SandboxPath,
+    /// A folder inside the sandbox that a step can start in.
+    Workdir,
     /// Absolute, or relative to `workdir`.
     OutputPath,
     /// On the machine of the client.

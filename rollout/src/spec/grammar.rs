@@ -4,7 +4,9 @@ use std::str::FromStr;
 
 use super::diagnostic::{DiagnosticCode, quoted};
 use super::fields::{Grammar, file_mode};
-use super::tables::{PATH_BYTES_MAX, SHELL_BYTES_MAX};
+use super::tables::{
+    MOUNTED_OVER, PATH_BYTES_MAX, SHELL_BYTES_MAX, WORKDIR_BYTES_MAX, WORKDIR_PART_BYTES_MAX,
+};
 use crate::name::Name;
 use crate::quantity::{Bytes, MilliCpu, whole};
 use crate::time::{DURATION_MAX, Millis};
@@ -70,6 +72,7 @@ pub(crate) fn check(grammar: Grammar, text: &str, plain: bool) -> Result<(), Mis
             expected: "an IANA name such as Europe/Berlin or UTC".to_owned(),
         }),
         Grammar::SandboxPath => path(text, true),
+        Grammar::Workdir => workdir(text),
         Grammar::OutputPath => path(text, false),
         Grammar::ClientPath => client_path(text),
         Grammar::User => user(text),
@@ -239,6 +242,33 @@ pub(crate) fn path(text: &str, absolute: bool) -> Result<(), Mismatch> {
     Err(value(format!("the path {} {problem}", quoted(text)), expected))
 }
 
+/// A folder that is made in a sandbox, or is there, before the step starts in it.
+fn workdir(text: &str) -> Result<(), Mismatch> {
+    bounded(text, WORKDIR_BYTES_MAX)?;
+    path(text, true)?;
+    let mut parts = text.split('/').filter(|part| !part.is_empty());
+    if parts.clone().any(|part| part == ".") {
+        return Err(value(format!("the path {} holds `.`", quoted(text)), "the path without `.`"));
+    }
+    if let Some(part) = parts.clone().find(|part| part.len() > WORKDIR_PART_BYTES_MAX) {
+        return Err(Mismatch {
+            code: DiagnosticCode::TooLarge,
+            message: format!(
+                "a folder name of {} bytes; the limit is {WORKDIR_PART_BYTES_MAX} bytes",
+                part.len()
+            ),
+            expected: "a shorter name".to_owned(),
+        });
+    }
+    match parts.next().and_then(|first| MOUNTED_OVER.iter().find(|over| **over == first)) {
+        Some(over) => Err(value(
+            format!("the path {} lies under /{over}, where nothing can be made", quoted(text)),
+            "a folder such as /workspace, outside of /proc, /dev, /sys and /usr",
+        )),
+        None => Ok(()),
+    }
+}
+
 fn client_path(text: &str) -> Result<(), Mismatch> {
     if text.contains("://") {
         let message = format!("{} is a URL", quoted(text));
@@ -405,6 +435,15 @@ mod tests {
             assert!(!accepts(Grammar::SandboxPath, text), "{text:?}");
         }
         assert!(accepts(Grammar::SandboxPath, "/a..b/..c"));
+        for text in ["/proc", "//proc/x", "/dev/shm", "/sys/", "/usr/src", "/a/./b", "/a/../b", "a", "/x\n"] {
+            assert!(!accepts(Grammar::Workdir, text), "{text:?}");
+        }
+        for text in ["/", "/workspace", "/procs", "/home/dev", "/a..b/..c", &format!("/{}", "x".repeat(255))]
+        {
+            assert!(accepts(Grammar::Workdir, text), "{text:?}");
+        }
+        assert!(!accepts(Grammar::Workdir, &format!("/{}", "x".repeat(256))));
+        assert!(!accepts(Grammar::Workdir, &"/x".repeat(2048)));
         assert!(accepts(Grammar::OutputPath, "out/x.txt"));
     }
 

@@ -8,11 +8,12 @@ use super::canonical::spec_hash;
 use super::diagnostic::{Diagnostic, DiagnosticCode as Code, Sink, listed, quoted};
 use super::models;
 use super::steps::{self, Steps};
-use super::tables::{COLUMNS_MAX, JOB, JOB_LOOKUPS_MAX, MATRIX_CELLS_MAX};
-use super::tree::{Node, Value, item_path};
+use super::tables::{COLUMNS_MAX, GROUP_ROWS_MAX, JOB, JOB_LOOKUPS_MAX, MATRIX_CELLS_MAX};
+use super::tree::{Node, Span, Value, item_path};
 use super::view::View;
 use super::walk::{Scope, json_scalar};
 use crate::expression;
+use crate::ids::StepIndex;
 use crate::plan::{
     AdmissionPlan, Field, GroupPlan, JobPlan, OnIncomplete, OutputPlan, ShardPlan, Split, StepKind, StepPlan,
     TaskSource, TasksPlan, Template,
@@ -63,6 +64,7 @@ pub(crate) fn read(root: &Node, scope: &Scope, sink: &mut Sink) -> Option<JobPla
         sink.push(Diagnostic::error(Code::TooLarge, root.span, "", message).expected("fewer `${}`"));
         return None;
     }
+    check_group_rows(&job, root.span, &plan, sink);
     warn_timeout(&job, &plan, sink);
     plan.tasks.columns_used = columns_used(&plan);
     check_rows(&job, &plan, sink);
@@ -332,6 +334,42 @@ pub(crate) fn critical_path(steps: &[StepPlan]) -> (Vec<usize>, Millis) {
     (path, Millis(end.map_or(0, |step| best[step].0)))
 }
 
+/// A group becomes one batch a table: what could not be one is refused before it runs.
+fn check_group_rows(job: &View<'_>, document: Span, plan: &JobPlan, sink: &mut Sink) {
+    let size = u64::from(plan.group.size);
+    let outputs: u64 = plan.steps.iter().map(|step| step.outputs.len() as u64).sum();
+    let attempts: u64 = plan.step_indices().map(|step| attempts_max(plan, step)).sum();
+    let uses = [
+        ("artifacts", outputs, format!("{outputs} outputs"), "outputs"),
+        ("steps", attempts, format!("up to {attempts} attempts of steps"), "steps, or a lower `retry.limit`"),
+    ];
+    let group = job.object("group").and_then(|group| group.find("size"));
+    let (span, path) = group.map_or((document, String::new()), |found| (found.node.span, found.path));
+    for (table, rows, what, fewer) in uses {
+        let total = size.saturating_mul(rows);
+        let rows_max = GROUP_ROWS_MAX as u64;
+        if total > rows_max {
+            let message = format!(
+                "one group can have {total} rows in the table `{table}` ({size} members x {what}); \
+                 the limit is {GROUP_ROWS_MAX} (GROUP_ROWS_MAX)"
+            );
+            let fault = Diagnostic::error(Code::TooLarge, span, &path, message);
+            let most = rows_max / rows.max(1);
+            sink.push(fault.expected(format!("`group.size` of at most {most}, or fewer {fewer}")));
+        }
+    }
+}
+
+/// The most attempts of a step: its own, and those that a lost sandbox of a later step of its chain
+/// costs it.
+fn attempts_max(plan: &JobPlan, index: StepIndex) -> u64 {
+    let chain = plan.chain(plan.chain_head(index));
+    let from_here = chain.iter().skip_while(|&&step| step != index);
+    let retries: u64 = from_here.map(|&step| u64::from(plan.step(step).retry.limit)).sum();
+    let regrades = plan.step(index).grader.as_ref().map_or(0, |grader| u64::from(grader.regrades));
+    1 + retries + regrades
+}
+
 fn warn_timeout(job: &View<'_>, plan: &JobPlan, sink: &mut Sink) {
     let (path, total) = critical_path(&plan.steps);
     let (Some(timeout), Some(found)) = (plan.timeout, job.find("timeout")) else { return };
@@ -375,9 +413,13 @@ fn check_rows(job: &View<'_>, plan: &JobPlan, sink: &mut Sink) {
     for (index, (row, node)) in rows.iter().zip(found.node.items()).enumerate() {
         let path = item_path(&found.path, index);
         let number = u64::try_from(index).unwrap_or(u64::MAX);
-        let span = super::tree::Span { width: 1, ..node.span };
-        if let Err(problem) = resolve::check_row(plan, number, row) {
-            sink.push(Diagnostic::error(problem.code, span, &path, problem.to_string()));
+        let span = Span { width: 1, ..node.span };
+        let problems = resolve::row_problems(plan, number, row);
+        for problem in &problems {
+            let fault = Diagnostic::error(problem.code, span, &path, problem.to_string());
+            sink.push(Diagnostic { nearest: problem.nearest.clone(), ..fault });
+        }
+        if !problems.is_empty() {
             continue;
         }
         let Ok(id) = resolve::task_id(plan, number, row) else { continue };

@@ -105,7 +105,7 @@ fn scalar(grammar: Grammar, expands: Expands) -> Value {
         }
         Grammar::Duration { .. } => text("^([0-9]+d)?([0-9]+h)?([0-9]+m)?([0-9]+s)?([0-9]+ms)?$"),
         Grammar::Trigger => text("^([1-9][0-9]* (turns|actions)|([0-9]+(d|h|m|s|ms))+)$"),
-        Grammar::SandboxPath => text("^/"),
+        Grammar::SandboxPath | Grammar::Workdir => text("^/"),
         Grammar::Artifact => text("^[A-Za-z0-9_-]+\\.[A-Za-z0-9_-]+$"),
         Grammar::Mode => json!({ "type": ["string", "integer"], "pattern": "^[0-7]{3,4}$" }),
         Grammar::ExitCode => text("^[0-9]{1,3}$"),

@@ -30,6 +30,11 @@ pub const FILES_MAX: usize = 256;
 pub const ARTIFACTS_MAX: usize = 64;
 /// The longest path, in bytes.
 pub const PATH_BYTES_MAX: usize = 4096;
+/// The longest working directory, and the longest part of one: the kernel takes no more.
+pub const WORKDIR_BYTES_MAX: usize = 4095;
+pub const WORKDIR_PART_BYTES_MAX: usize = 255;
+/// Folders of every sandbox that are mounted over: nothing of a step's can be made in them.
+pub const MOUNTED_OVER: [&str; 4] = ["proc", "dev", "sys", "usr"];
 pub const LABELS_MAX: usize = 32;
 pub const LABEL_BYTES_MAX: usize = 256;
 pub const MODELS_MAX: usize = 16;
@@ -38,6 +43,8 @@ pub const SECRETS_MAX: usize = 64;
 pub const INLINE_ROWS_MAX: usize = 1_000;
 /// The most members of a group.
 pub const GROUP_SIZE_MAX: u64 = 1_024;
+/// The most rows of one group in one table: a group is one batch of it.
+pub const GROUP_ROWS_MAX: usize = 1 << 20;
 /// The most passes over a task set.
 pub const EPOCHS_MAX: u64 = 1_000;
 /// The most rollouts of one job alive at once.
@@ -341,7 +348,7 @@ static STEP_FIELDS: &[Field] = &[
         "Environment variables.",
     ),
     field("user", fixed(Grammar::User), "User inside the sandbox; default `rollout`."),
-    field("workdir", fixed(Grammar::SandboxPath), "Folder the step starts in; default `/workspace`."),
+    field("workdir", fixed(Grammar::Workdir), "Folder the step starts in; default `/workspace`."),
     field("inputs", list(&INPUT_SHAPE, ARTIFACTS_MAX), "Outputs of earlier steps, placed as files."),
     field(
         "outputs",

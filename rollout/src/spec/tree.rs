@@ -4,6 +4,7 @@
 //! written plain, so `name: no` stays text. JSON is read by the same path.
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 
 use granit_parser::{ErrorKind, Event, Options, Parser, ScalarStyle, ScanError};
 
@@ -159,6 +160,8 @@ enum Frame {
 
 struct Builder<'s> {
     source: &'s str,
+    /// Where the parser reads something else than `source`.
+    stood_in: &'s [Range<usize>],
     stack: Vec<Frame>,
     anchors: BTreeMap<usize, Node>,
     root: Option<Node>,
@@ -166,21 +169,33 @@ struct Builder<'s> {
     bytes: usize,
 }
 
-/// The document, or the first thing that keeps it from being one.
-pub(crate) fn parse(source: &str) -> Result<Node, Box<Diagnostic>> {
+/// Why a document could not be read to its end.
+#[derive(Debug)]
+pub(crate) struct Stop {
+    pub fault: Box<Diagnostic>,
+    /// If the fault is a lookup without quotes: where it is, in bytes.
+    pub unquoted: Option<Range<usize>>,
+}
+
+impl From<Box<Diagnostic>> for Stop {
+    fn from(fault: Box<Diagnostic>) -> Self {
+        Self { fault, unquoted: None }
+    }
+}
+
+/// The document, or the first thing that keeps it from being one. The parser reads `stand_in`,
+/// which is `source` with text of equal length at `stood_in`; a scalar there has the text of
+/// `source`, as if it were quoted.
+pub(crate) fn parse_stand_in(source: &str, stand_in: &str, stood_in: &[Range<usize>]) -> Result<Node, Stop> {
     if source.len() > TEXT_BYTES_MAX {
         let message =
             format!("the document has {} bytes; the limit is {TEXT_BYTES_MAX} bytes of text", source.len());
-        return Err(Box::new(Diagnostic::error(DiagnosticCode::TooLarge, START, "", message)));
+        return Err(Box::new(Diagnostic::error(DiagnosticCode::TooLarge, START, "", message)).into());
     }
     if let Some(at) = source.find('\0') {
         let message = "the document holds a NUL character";
-        return Err(Box::new(Diagnostic::error(
-            DiagnosticCode::YamlSyntax,
-            place(source, START, at),
-            "",
-            message,
-        )));
+        let at = place(source, START, at);
+        return Err(Box::new(Diagnostic::error(DiagnosticCode::YamlSyntax, at, "", message)).into());
     }
     let mut options = Options::default();
     options.set_emit_comments(false);
@@ -188,18 +203,30 @@ pub(crate) fn parse(source: &str) -> Result<Node, Box<Diagnostic>> {
     // Past our own depth, so that our bound speaks first wherever it can.
     options.flow_nesting_limit = DEPTH_MAX + 1;
     options.block_nesting_limit = DEPTH_MAX + 1;
-    let mut builder =
-        Builder { source, stack: Vec::new(), anchors: BTreeMap::new(), root: None, nodes: 0, bytes: 0 };
-    for event in Parser::new_from_str_with_options(source, options) {
+    let mut builder = Builder {
+        source,
+        stood_in,
+        stack: Vec::new(),
+        anchors: BTreeMap::new(),
+        root: None,
+        nodes: 0,
+        bytes: 0,
+    };
+    for event in Parser::new_from_str_with_options(stand_in, options) {
         match event {
             Ok((event, span)) => builder.take(event, span)?,
-            Err(error) => return Err(Box::new(builder.syntax(&error))),
+            Err(error) => {
+                let fault = Box::new(builder.syntax(&error));
+                let unquoted = builder.unquoted_lookup(builder.error_place(&error));
+                let unquoted = unquoted.filter(|_| fault.code == DiagnosticCode::ExpressionHere);
+                return Err(Stop { fault, unquoted });
+            }
         }
     }
     builder.root.ok_or_else(|| {
         let message = "the document is empty";
         let diagnostic = Diagnostic::error(DiagnosticCode::YamlSyntax, START, "", message);
-        Box::new(diagnostic.expected("a job, starting with `apiVersion: rollyard/v1`"))
+        Box::new(diagnostic.expected("a job, starting with `apiVersion: rollyard/v1`")).into()
     })
 }
 
@@ -267,7 +294,9 @@ impl Builder<'_> {
             Event::Scalar(text, style, anchor, tag) => {
                 self.no_tag(tag.is_some(), &span, at)?;
                 self.grow(Weight { nodes: 1, bytes: text.len(), height: 0 }, at)?;
-                let plain = style == ScalarStyle::Plain;
+                let written = self.stood_in_text(&span);
+                let plain = style == ScalarStyle::Plain && written.is_none();
+                let text = written.map_or(text, Into::into);
                 if self.wants_key() {
                     return self.key(text.into_owned(), plain, at);
                 }
@@ -480,14 +509,28 @@ impl Builder<'_> {
         })
     }
 
-    /// `{size: ${n}}`: YAML ends the text before `{`, and then stumbles.
-    fn unquoted_expression(&self, at: Span) -> Option<Diagnostic> {
+    /// What `source` has at a scalar that the parser read from something else.
+    fn stood_in_text(&self, span: &granit_parser::Span) -> Option<String> {
+        let range = span.byte_range()?;
+        let inside = |lookup: &Range<usize>| range.start <= lookup.start && lookup.end <= range.end;
+        self.stood_in.iter().any(inside).then_some(())?;
+        let lines = self.source.get(range)?.lines().map(str::trim);
+        Some(lines.collect::<Vec<_>>().join(" "))
+    }
+
+    /// `{size: ${n}}`: YAML ends the text before `{`, and then stumbles at `at`.
+    fn unquoted_lookup(&self, at: Span) -> Option<Range<usize>> {
         let start = (at.start as usize).checked_sub(1)?;
         let rest = self.source.get(start..)?;
         if !rest.starts_with("${") {
             return None;
         }
         let raw = rest.find(['}', '\n']).map_or(rest, |end| &rest[..=end]).trim_end();
+        Some(start..start + raw.len())
+    }
+
+    fn unquoted_expression(&self, at: Span) -> Option<Diagnostic> {
+        let raw = self.source.get(self.unquoted_lookup(at)?)?;
         let span = Span { col: at.col.saturating_sub(1), width: narrow(raw.chars().count()), ..at };
         // The scanner already took the `$` for the value, or the item, before it.
         let path = match self.stack.last() {
@@ -529,6 +572,10 @@ fn plain_words(error: &ScanError) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn parse(text: &str) -> Result<Node, Box<Diagnostic>> {
+        parse_stand_in(text, text, &[]).map_err(|stop| stop.fault)
+    }
 
     fn code(text: &str) -> DiagnosticCode {
         parse(text).unwrap_err().code

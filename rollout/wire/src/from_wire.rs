@@ -11,6 +11,7 @@ use rollout::plan::{
     ResolvedCommand, ResolvedContent, ResolvedFile, ResolvedStep, RewardSource, STEPS_MAX, StepKind,
 };
 use rollout::quantity::{Limit, Request};
+use rollout::reward::REWARD_FILE_BYTES_MAX;
 use rollout::spec::ARTIFACTS_MAX;
 use rollout::text::shown;
 use rollout::{AttemptId, Bytes, MilliCpu, Millis, Resources, StepIndex, Timestamp};
@@ -23,6 +24,10 @@ pub const COMPONENTS_MAX: usize = 32_768;
 pub const TEXT_BYTES_MAX: usize = 1024;
 /// The largest count of bytes or milliseconds: a row adds several, and its columns are signed.
 const AMOUNT_MAX: u64 = 1 << 56;
+/// Characters of a problem.
+const PROBLEM_CHARS_MAX: usize = 400;
+/// The end of the year 9999, in microseconds: readers of the tables know no later one.
+const TIMESTAMP_MAX: i64 = 253_402_300_799_999_999;
 const SHA256_HEX_LEN: usize = 64;
 /// The last real-time signal.
 const SIGNAL_MAX: i32 = 64;
@@ -35,8 +40,9 @@ pub struct WireError {
     pub problem: String,
 }
 
+/// The problem may repeat what a peer wrote, and goes to logs and terminals.
 fn wrong(field: &str, problem: impl Display) -> WireError {
-    WireError { field: field.to_owned(), problem: problem.to_string() }
+    WireError { field: field.to_owned(), problem: shown(&problem.to_string(), PROBLEM_CHARS_MAX) }
 }
 
 /// `text` as a domain type, or an error that names `field`.
@@ -272,20 +278,29 @@ fn reward(message: &v1::Reward) -> Result<Reward, WireError> {
         let problem = format!("not finite: {}", component.value);
         return Err(wrong("outcome.reward.components.value", problem));
     }
+    let bytes: usize = message.components.iter().map(|component| component.name.len()).sum();
+    if bytes as u64 > REWARD_FILE_BYTES_MAX {
+        let problem = format!("{bytes} bytes of names, at most {REWARD_FILE_BYTES_MAX}");
+        return Err(wrong("outcome.reward.components.name", problem));
+    }
     let components = message.components.iter().map(|c| (c.name.clone(), c.value)).collect();
     Ok(Reward { value: message.value, components })
 }
 
+/// A point in time that a column and its readers can hold.
+pub fn timestamp(field: &str, at_us: i64) -> Result<Timestamp, WireError> {
+    match at_us {
+        0..=TIMESTAMP_MAX => Ok(Timestamp(at_us)),
+        _ => Err(wrong(field, format!("{at_us} us is not between 1970 and 9999"))),
+    }
+}
+
 fn times(m: &v1::Times) -> Result<Times, WireError> {
-    let at = |field: &str, at_us: i64| match at_us {
-        0.. => Ok(Timestamp(at_us)),
-        _ => Err(wrong(field, format!("{at_us} is before 1970"))),
-    };
     let ms = |field: &str, ms: Option<u64>| ms.map(|ms| amount(field, ms).map(Millis)).transpose();
     Ok(Times {
-        taken_at: at("outcome.times.taken_at_us", m.taken_at_us)?,
-        started_at: m.started_at_us.map(|us| at("outcome.times.started_at_us", us)).transpose()?,
-        ended_at: at("outcome.times.ended_at_us", m.ended_at_us)?,
+        taken_at: timestamp("outcome.times.taken_at_us", m.taken_at_us)?,
+        started_at: m.started_at_us.map(|us| timestamp("outcome.times.started_at_us", us)).transpose()?,
+        ended_at: timestamp("outcome.times.ended_at_us", m.ended_at_us)?,
         boot: ms("outcome.times.boot_ms", m.boot_ms)?,
         run: ms("outcome.times.run_ms", m.run_ms)?,
         checkpoint: ms("outcome.times.checkpoint_ms", m.checkpoint_ms)?,

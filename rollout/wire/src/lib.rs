@@ -13,6 +13,10 @@ pub mod v1 {
 /// The largest gRPC message either side accepts, in bytes: files of one step (16 MiB) and room.
 pub const MESSAGE_BYTES_MAX: usize = 32 << 20;
 
+/// The most attempts one executor holds, and so lists in its hello or in a `Held` report: about 5 MiB
+/// of message at the longest ids.
+pub const HELD_ATTEMPTS_MAX: usize = 65_536;
+
 /// Metadata keys of an error: the stable code, and what to do.
 pub const CODE_METADATA: &str = "rollyard-code";
 pub const HINT_METADATA: &str = "rollyard-hint";

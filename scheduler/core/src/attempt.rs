@@ -4,13 +4,13 @@ use rollout::failure::{Failure, Status};
 use rollout::outcome::Outcome;
 use rollout::plan::StepKind;
 use rollout::state::StepState;
-use rollout::{AttemptId, BootTime, FailureCode, Millis, Timestamp};
+use rollout::{AttemptId, FailureCode, Millis, Timestamp};
 
 use crate::cluster::Cluster;
 use crate::command::{Command, Target};
 use crate::config::{Now, REFUSAL_BACKOFF, REFUSAL_BACKOFF_MAX};
 use crate::event::{Fence, RefusalClass};
-use crate::job::{At, Detail, Slot};
+use crate::job::{At, Detail, Exclusion, Slot};
 use crate::node::Phase;
 use crate::record::Record;
 
@@ -89,7 +89,19 @@ impl Cluster {
             Target { node: fence.node.clone(), incarnation: fence.incarnation, generation: fence.generation };
         self.outbox.push(Command::AckEnded { to: to.clone(), attempt });
         match self.standing(fence, attempt) {
-            Standing::Current => self.accept_end(now, attempt, outcome, kept, records),
+            Standing::Current => match self.contradiction(attempt, &outcome) {
+                None => self.accept_end(now, attempt, outcome, kept, records),
+                // It has ended, and nothing else that is said of it counts.
+                Some(problem) => {
+                    if kept {
+                        self.outbox.push(Command::Release { to, attempt });
+                    }
+                    let message = format!("node {} reported an end that cannot be: {problem}", fence.node);
+                    let failure = Failure::new(FailureCode::OutcomeUnknown, message);
+                    let unknown = Box::new(crate::lease::lost_outcome(now, failure));
+                    self.accept_end(now, attempt, unknown, false, records);
+                }
+            },
             Standing::Repeated => {}
             Standing::Stale => {
                 if kept {
@@ -98,6 +110,11 @@ impl Cluster {
                 self.fence(fence, attempt, records);
             }
         }
+    }
+
+    fn contradiction(&self, attempt: AttemptId, outcome: &Outcome) -> Option<String> {
+        let job = self.jobs.get(&attempt.rollout.group.job)?;
+        crate::contradiction::contradiction(job.plan.step(attempt.step), outcome)
     }
 
     /// The end of the current attempt, from its node or for a node that was lost.
@@ -167,7 +184,7 @@ impl Cluster {
             self.record_state(at, StepState::Cancelled, records);
         } else if infrastructure && detail.infra_failures + detail.chain_breaks <= retry.limit {
             let wait = backoff(&retry, detail.infra_failures + detail.chain_breaks, at);
-            self.restart_chain(at, now.boot.after(wait), records);
+            self.restart_chain(now, at, wait, records);
         } else if is_grader
             && failure.domain == rollout::Domain::Grader
             && detail.grader_failures <= regrades
@@ -181,7 +198,7 @@ impl Cluster {
 
     /// A step is tried again. If it went on in another's sandbox, that sandbox is gone: the chain
     /// starts again at its head.
-    pub(crate) fn restart_chain(&mut self, at: At, until: BootTime, records: &mut Vec<Record>) {
+    pub(crate) fn restart_chain(&mut self, now: Now, at: At, wait: Millis, records: &mut Vec<Record>) {
         let Some(job) = self.jobs.get(&at.group.job) else { return };
         let head = job.plan.chain_head(at.slot.step);
         let chain = job.plan.chain(head);
@@ -192,7 +209,7 @@ impl Cluster {
             self.record_state(At { slot: Slot { member, step }, ..at }, StepState::Waiting, records);
         }
         let head = At { slot: Slot { member: at.slot.member, step: head }, ..at };
-        self.back_off(head, until, records);
+        self.back_off(now, head, wait, records);
     }
 
     pub(crate) fn refused(
@@ -225,9 +242,10 @@ impl Cluster {
         detail.refusals += 1;
         detail.refusal = Some(format!("node {} refused it: {message}", fence.node));
         detail.avoid = Some(fence.node.clone());
-        let life = (fence.node.clone(), fence.incarnation);
-        if class == RefusalClass::NeverFits && !detail.excluded.contains(&life) {
-            detail.excluded.push(life);
+        if class == RefusalClass::NeverFits {
+            detail.excluded.retain(|known| known.node != fence.node);
+            let (node, why) = (fence.node.clone(), message.to_owned());
+            detail.excluded.push(Exclusion { node, incarnation: fence.incarnation, why });
         }
         let gone = class == RefusalClass::SandboxGone;
         detail.chain_breaks += u32::from(gone);
@@ -240,6 +258,7 @@ impl Cluster {
             ));
         }
         records.push(Record::AttemptWithdrawn { attempt, generation: fence.generation });
+        self.record_books(now, at, records);
         // A refused continuation leaves the sandbox of its predecessor as it was, unless it is gone.
         let left_by = predecessor.filter(|_| !gone).and_then(|p| {
             let group = self.group_mut(at.group)?;
@@ -262,9 +281,9 @@ impl Cluster {
         } else if gone && spent {
             self.record_state(at, StepState::Failed, records);
         } else if gone {
-            self.restart_chain(at, now.boot.after(wait), records);
+            self.restart_chain(now, at, wait, records);
         } else {
-            self.back_off(at, now.boot.after(wait), records);
+            self.back_off(now, at, wait, records);
         }
         let code = self.group_mut(at.group).and_then(|g| g.cause_code(at));
         self.after_end(at, code, records);

@@ -5,9 +5,10 @@ use std::collections::BTreeSet;
 use rollout::quantity::Request;
 use rollout::state::StepState;
 
-use crate::cluster::{Cluster, ReadyKey};
+use crate::cluster::Cluster;
 use crate::job::{At, Job};
 use crate::node::{Phase, add, within};
+use crate::ready::{Class, ReadyKey, ReadyQueue};
 
 impl Cluster {
     /// Every violated invariant, as a sentence.
@@ -64,14 +65,12 @@ impl Cluster {
     }
 
     fn check_queues(&self, wrong: &mut Vec<String>) {
-        let (mut ready, mut backoff) = (BTreeSet::new(), BTreeSet::new());
+        let (mut ready, mut backoff) = (ReadyQueue::default(), BTreeSet::new());
         for job in self.jobs.values() {
             for at in slots(job) {
                 let group = &job.groups[&at.group.index];
                 match group.state(at.slot) {
-                    StepState::Ready => {
-                        ready.insert(ReadyKey::of(job, at));
-                    }
+                    StepState::Ready => ready.insert(Class::of(job, group, at), ReadyKey::of(job, at)),
                     StepState::Backoff => {
                         let due = group.details.get(&at.slot).map_or_else(Default::default, |d| d.not_before);
                         backoff.insert((due, at));
@@ -82,7 +81,7 @@ impl Cluster {
         }
         if ready != self.ready {
             wrong.push(format!(
-                "ready queue has {} entries, {} steps are ready",
+                "ready queue has {} entries, {} steps are ready, or their classes differ",
                 self.ready.len(),
                 ready.len()
             ));

@@ -1,13 +1,12 @@
 //! The state of the yard and the one entry for events.
 
-use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use rollout::plan::JobPlan;
 use rollout::state::{JobState, StepState};
 use rollout::{
-    AttemptId, BootTime, FailureCode, GroupId, IncarnationId, JobId, NodeId, StepIndex, Timestamp,
+    AttemptId, BootTime, FailureCode, GroupId, IncarnationId, JobId, Millis, NodeId, StepIndex, Timestamp,
 };
 
 use crate::command::{Command, Target};
@@ -15,7 +14,8 @@ use crate::config::{Config, Now};
 use crate::event::{Event, ExpandedGroup, Fence};
 use crate::job::{At, Group, Job, Slot};
 use crate::node::{Node, Phase, SandboxKey};
-use crate::record::Record;
+use crate::ready::{Class, ReadyKey, ReadyQueue};
+use crate::record::{Record, StepBooks};
 
 /// Everything the scheduler knows of unfinished jobs and attached nodes.
 #[derive(Debug)]
@@ -23,42 +23,13 @@ pub struct Cluster {
     pub(crate) config: Config,
     pub(crate) jobs: BTreeMap<JobId, Job>,
     pub(crate) nodes: BTreeMap<NodeId, Node>,
-    /// Steps that may be placed, best first.
-    pub(crate) ready: BTreeSet<ReadyKey>,
+    pub(crate) ready: ReadyQueue,
     /// Steps that wait for a time.
     pub(crate) backoff: BTreeSet<(BootTime, At)>,
     /// Made while applying; leave with the next plan, after the commit.
     pub(crate) outbox: Vec<Command>,
     pub(crate) fenced: u64,
-}
-
-/// Order of placement: priority, then the older job, then the earlier group (steps of admitted
-/// groups precede new ones), then the later step (finish what was begun), then the member.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct ReadyKey {
-    pub priority: Reverse<u8>,
-    pub created_at: Timestamp,
-    pub job: JobId,
-    pub group: u32,
-    pub step: Reverse<StepIndex>,
-    pub member: u32,
-}
-
-impl ReadyKey {
-    pub fn of(job: &Job, at: At) -> Self {
-        Self {
-            priority: Reverse(job.plan.admission.priority),
-            created_at: job.created_at,
-            job: job.id,
-            group: at.group.index,
-            step: Reverse(at.slot.step),
-            member: at.slot.member,
-        }
-    }
-    pub fn at(self) -> At {
-        let group = GroupId { job: self.job, index: self.group };
-        At { group, slot: Slot { member: self.member, step: self.step.0 } }
-    }
+    pub(crate) lost: u64,
 }
 
 impl Cluster {
@@ -67,10 +38,11 @@ impl Cluster {
             config,
             jobs: BTreeMap::new(),
             nodes: BTreeMap::new(),
-            ready: BTreeSet::new(),
+            ready: ReadyQueue::default(),
             backoff: BTreeSet::new(),
             outbox: Vec::new(),
             fenced: 0,
+            lost: 0,
         }
     }
 
@@ -91,6 +63,9 @@ impl Cluster {
                 if let Some(node) = self.node_of(&node, incarnation) {
                     node.attached = false;
                 }
+            }
+            Event::Held { node, incarnation, held } => {
+                self.held(now, &node, incarnation, &held, &mut records);
             }
             Event::Heartbeat { node, incarnation, measured } => {
                 self.renew(now, &node, incarnation);
@@ -114,6 +89,12 @@ impl Cluster {
             }
             Event::CheckpointTaken { .. } => {}
             Event::GroupsSealed { groups } => self.sealed(&groups, &mut records),
+            Event::GroupsUnrecorded { job: id, problem } => {
+                if let Some(job) = self.jobs.get_mut(&id) {
+                    job.unrecorded = Some(problem);
+                }
+                self.finish_if_done(id, &mut records);
+            }
         }
         records
     }
@@ -121,6 +102,12 @@ impl Cluster {
     /// Late or foreign reports that changed nothing, since this cluster was made.
     pub fn fenced_count(&self) -> u64 {
         self.fenced
+    }
+
+    /// Attempts and kept sandboxes that attached nodes turned out not to hold, since this cluster was
+    /// made.
+    pub fn lost_count(&self) -> u64 {
+        self.lost
     }
 
     pub fn job_state(&self, job: JobId) -> Option<JobState> {
@@ -177,26 +164,24 @@ impl Cluster {
     pub(crate) fn set_state(&mut self, at: At, state: StepState) {
         let Some(job) = self.jobs.get_mut(&at.group.job) else { return };
         let key = ReadyKey::of(job, at);
-        let Some(group) = job.groups.get_mut(&at.group.index) else { return };
+        let Some(group) = job.groups.get(&at.group.index) else { return };
         let due = group.details.get(&at.slot).map_or(BootTime(0), |d| d.not_before);
         match group.state(at.slot) {
-            StepState::Ready => {
-                self.ready.remove(&key);
-            }
+            StepState::Ready => self.ready.remove(&Class::of(job, group, at), &key),
             StepState::Backoff => {
                 self.backoff.remove(&(due, at));
             }
             _ => {}
         }
-        group.set_state(at.slot, state);
         match state {
-            StepState::Ready => {
-                self.ready.insert(key);
-            }
+            StepState::Ready => self.ready.insert(Class::of(job, group, at), key),
             StepState::Backoff => {
                 self.backoff.insert((due, at));
             }
             _ => {}
+        }
+        if let Some(group) = job.groups.get_mut(&at.group.index) {
+            group.set_state(at.slot, state);
         }
     }
 
@@ -206,13 +191,27 @@ impl Cluster {
         records.push(Record::StepState { rollout: at.rollout(), step: at.slot.step, state });
     }
 
-    /// Sends `at` to wait until `until`.
-    pub(crate) fn back_off(&mut self, at: At, until: BootTime, records: &mut Vec<Record>) {
+    /// Sends `at` to wait for `wait`.
+    pub(crate) fn back_off(&mut self, now: Now, at: At, wait: Millis, records: &mut Vec<Record>) {
         self.set_state(at, StepState::Waiting);
         if let Some(group) = self.group_mut(at.group) {
-            group.detail(at.slot).not_before = until;
+            group.detail(at.slot).not_before = now.boot.after(wait);
         }
         self.record_state(at, StepState::Backoff, records);
+        self.record_books(now, at, records);
+    }
+
+    /// Stores what is known of a step beside its attempts.
+    pub(crate) fn record_books(&mut self, now: Now, at: At, records: &mut Vec<Record>) {
+        let Some(group) = self.group_mut(at.group) else { return };
+        let waits = group.state(at.slot) == StepState::Backoff;
+        let detail = group.detail(at.slot);
+        let books = StepBooks {
+            chain_breaks: detail.chain_breaks,
+            refusals: detail.refusals,
+            not_before: waits.then(|| now.wall_at(detail.not_before)),
+        };
+        records.push(Record::StepBooks { rollout: at.rollout(), step: at.slot.step, books });
     }
 
     pub(crate) fn sandbox_key(&self, at: At) -> Option<SandboxKey> {
@@ -322,12 +321,20 @@ impl Cluster {
         }
     }
 
-    /// The job is over when nothing is left to admit and every admitted group is sealed.
+    /// The job is over when nothing is left to admit and every admitted group is sealed. One that
+    /// is cancelled does not wait for rows that cannot be written.
     pub(crate) fn finish_if_done(&mut self, id: JobId, records: &mut Vec<Record>) {
         let Some(job) = self.jobs.get_mut(&id) else { return };
         let all_admitted = job.next_group == job.groups_total || job.cancel.is_some();
-        if job.state.is_final() || !all_admitted || !job.groups.is_empty() || job.expanding.is_some() {
+        if job.state.is_final() || !all_admitted || job.expanding.is_some() {
             return;
+        }
+        if !job.groups.is_empty() {
+            let closed = job.groups.values().all(|group| group.closed.is_some());
+            let Some(problem) = job.unrecorded.as_ref().filter(|_| closed && job.cancel.is_some()) else {
+                return;
+            };
+            job.reason = format!("{}; without all of its rows: {problem}", job.reason);
         }
         job.state = if job.cancel.is_some() { JobState::Cancelled } else { JobState::Finished };
         records.push(Record::JobState {

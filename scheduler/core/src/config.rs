@@ -9,6 +9,20 @@ pub struct Now {
     pub wall: Timestamp,
 }
 
+impl Now {
+    /// When the wall shows what `boot` will be; times that have passed are now.
+    pub(crate) fn wall_at(self, boot: BootTime) -> Timestamp {
+        let ahead = i64::try_from(boot.0.saturating_sub(self.boot.0)).unwrap_or(i64::MAX);
+        Timestamp(self.wall.0.saturating_add(ahead))
+    }
+
+    /// The other way round.
+    pub(crate) fn boot_at(self, wall: Timestamp) -> BootTime {
+        let ahead = u64::try_from(wall.0.saturating_sub(self.wall.0)).unwrap_or(0);
+        BootTime(self.boot.0.saturating_add(ahead))
+    }
+}
+
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Config {
     /// How long a node's lease lives without a report.

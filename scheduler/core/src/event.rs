@@ -45,6 +45,12 @@ pub enum Event {
         node: NodeId,
         incarnation: IncarnationId,
     },
+    /// Everything an attached node holds, in order with its other reports.
+    Held {
+        node: NodeId,
+        incarnation: IncarnationId,
+        held: Vec<Held>,
+    },
     Heartbeat {
         node: NodeId,
         incarnation: IncarnationId,
@@ -83,6 +89,12 @@ pub enum Event {
     GroupsSealed {
         groups: Vec<GroupId>,
     },
+    /// Of the job nothing is left but closed groups whose rows cannot be written. It stays
+    /// unfinished for the next start to try again, unless it is cancelled.
+    GroupsUnrecorded {
+        job: JobId,
+        problem: String,
+    },
 }
 
 /// Who speaks: reports of another incarnation or an older generation are fenced.
@@ -118,9 +130,11 @@ pub struct Measured {
     pub disk_available: Bytes,
     pub load_milli: u64,
     pub sandboxes: u32,
+    /// Attempts held.
+    pub held: u32,
 }
 
-/// An attempt an executor still holds when it attaches.
+/// An attempt an executor holds.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Held {
     pub attempt: AttemptId,
@@ -131,7 +145,7 @@ pub struct Held {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum HeldPhase {
     Running,
-    /// Ended, not acknowledged: its `AttemptEnded` follows.
+    /// Ended, not acknowledged: its `AttemptEnded` was sent, or follows a hello.
     Ended,
     /// Ended and acknowledged; the sandbox waits for the next step of the chain.
     Kept,

@@ -10,7 +10,7 @@ use crate::cluster::Cluster;
 use crate::config::Now;
 use crate::job::{At, Group, Job, Slot};
 use crate::node::{Node, Phase, within};
-use crate::placement::{memory_asked, never_fits};
+use crate::placement::{memory_asked, never_runs};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Target {
@@ -28,7 +28,7 @@ pub struct Explanation {
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Fact {
-    /// Stable: `no_executor`, `too_big_for_yard`, `no_room`, `max_running`, `running`, `backoff`,
+    /// Stable: `no_executor`, `too_big_for_yard`, `refused_by_every_node`, `no_room`, `max_running`, `running`, `backoff`,
     /// `needs`, `held`, `cancelling`, `unsealed`, `final`, `waits_for_turn`, `node_detached`.
     pub code: &'static str,
     pub step: Option<String>,
@@ -109,7 +109,7 @@ impl Cluster {
         if closed > 0 {
             facts.push(fact("unsealed", format!("{closed} closed groups wait for their rows to be sealed")));
         }
-        let ready = self.ready.iter().find(|key| key.job == job.id).map(|key| key.at());
+        let ready = self.ready.first_of(job);
         let first =
             ready.or_else(|| self.backoff.iter().find(|(_, at)| at.group.job == job.id).map(|(_, at)| *at));
         if let Some((at, group)) = first.and_then(|at| Some((at, job.groups.get(&at.group.index)?))) {
@@ -199,9 +199,8 @@ impl Cluster {
         if attached.is_empty() {
             return no_executor();
         }
-        if attached.iter().all(|n| !n.ever_fits(&resources)) {
-            let text = format!("too_big_for_yard: step `{name}` {}", never_fits(&attached, &resources));
-            return fact("too_big_for_yard", text);
+        if let Some((code, why)) = never_runs(&attached, &resources, group.details.get(&at.slot)) {
+            return fact(code, format!("{code}: step `{name}` {why}"));
         }
         match attached.iter().filter(|n| n.ever_fits(&resources)).max_by_key(|n| n.free().cpu.0) {
             Some(node) if !node.fits(&resources) => no_room(name.as_str(), node, &resources, attached.len()),

@@ -3,7 +3,7 @@
 //! Steps of a group live in one flat array of states (a byte each, member after member). Only a
 //! step that was tried has a [`Detail`].
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use rollout::failure::Failure;
@@ -15,7 +15,7 @@ use rollout::{
     RolloutId, StepIndex, Timestamp,
 };
 
-use crate::config::BREAKER_WINDOW;
+use crate::breaker::Breaker;
 use crate::event::ExpandedGroup;
 use crate::record::RolloutEnd;
 use crate::totals::Totals;
@@ -39,14 +39,16 @@ pub(crate) struct Job {
     pub alive: u32,
     /// An `Expand` is out and not answered.
     pub expanding: Option<u32>,
-    pub breakers: BTreeMap<StepIndex, VecDeque<Option<FailureCode>>>,
+    pub breakers: BTreeMap<StepIndex, Breaker>,
     pub totals: Totals,
+    /// Why the rows of the groups that are left cannot be written.
+    pub unrecorded: Option<String>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Hold {
-    /// No attached node can ever hold a step; lifted when one attaches.
-    TooBig,
+    /// No attached node can or will ever hold a step; lifted when one attaches.
+    NoNode,
     Breaker,
 }
 
@@ -99,8 +101,9 @@ pub(crate) struct Detail {
     /// Chains that had to start again because of this step, without an attempt to show for it.
     pub chain_breaks: u32,
     pub refusals: u32,
-    /// Refused as `NeverFits`. Another life of the node may offer more.
-    pub excluded: Vec<(NodeId, IncarnationId)>,
+    /// Refused as `NeverFits`: one entry a node, of its last life that did. Another life may offer
+    /// more.
+    pub excluded: Vec<Exclusion>,
     /// Refused last, for lack of room.
     pub avoid: Option<NodeId>,
     /// What the node said that refused it last; until it is placed again.
@@ -110,6 +113,14 @@ pub(crate) struct Detail {
     /// Of the last ended attempt.
     pub failure: Option<Failure>,
     pub reward: Option<Reward>,
+}
+
+/// A life of a node that will never take a step, and what it said.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Exclusion {
+    pub node: NodeId,
+    pub incarnation: IncarnationId,
+    pub why: String,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -148,6 +159,7 @@ impl Job {
             expanding: None,
             breakers: BTreeMap::new(),
             totals: Totals::default(),
+            unrecorded: None,
         }
     }
 
@@ -182,23 +194,6 @@ impl Job {
     pub fn success_at(&self) -> f64 {
         let graders = self.plan.steps.iter().rev().find_map(|s| s.grader.as_ref());
         graders.map_or(1.0, rollout::plan::GraderPlan::success_at)
-    }
-
-    /// More than half of the last [`BREAKER_WINDOW`] ends of a step failed with one code that is
-    /// not the agent's. Only ends that are final count.
-    pub fn record_end(&mut self, step: StepIndex, code: Option<FailureCode>) -> Option<FailureCode> {
-        let counted = code.filter(|c| {
-            c.domain() != rollout::Domain::Agent
-                && c.consequence().status != rollout::failure::Status::Cancelled
-        });
-        let window = self.breakers.entry(step).or_default();
-        if window.len() == BREAKER_WINDOW {
-            window.pop_front();
-        }
-        window.push_back(counted);
-        let code = counted?;
-        let failed = window.iter().filter(|c| **c == Some(code)).count();
-        (window.len() == BREAKER_WINDOW && failed * 2 > BREAKER_WINDOW).then_some(code)
     }
 }
 

@@ -5,12 +5,12 @@ use std::collections::BTreeSet;
 use rollout::failure::Failure;
 use rollout::outcome::{Outcome, Times};
 use rollout::state::{JobState, StepState};
-use rollout::{AttemptId, BootTime, FailureCode, IncarnationId, NodeId};
+use rollout::{AttemptId, BootTime, FailureCode, IncarnationId, Millis, NodeId};
 
 use crate::cluster::Cluster;
-use crate::command::{Command, Target};
+use crate::command::Command;
 use crate::config::Now;
-use crate::event::{Capacity, Held, HeldPhase, Measured};
+use crate::event::{Capacity, Held, Measured};
 use crate::job::{At, Hold};
 use crate::node::{Node, Phase};
 use crate::record::{LeaseState, Record};
@@ -52,14 +52,18 @@ impl Cluster {
                 deadline,
                 sandboxes: std::collections::BTreeMap::new(),
                 used: rollout::quantity::Request::default(),
+                absent: BTreeSet::new(),
             }
         });
         node.shrunk = !crate::node::within(node.used, capacity.total);
         node.capacity = capacity;
         node.attached = true;
         node.deadline = deadline;
-        self.reconcile(now, id, incarnation, held, records);
-        for job in self.jobs.values_mut().filter(|j| j.hold == Some(Hold::TooBig)) {
+        // Nothing was on its way when the hello was made: a link takes its commands with it.
+        node.absent.clear();
+        let lost = node.absent_from(held);
+        self.reconcile(now, id, held, &lost, records);
+        for job in self.jobs.values_mut().filter(|j| j.hold == Some(Hold::NoNode)) {
             job.hold = None;
             job.state = JobState::Running;
             job.reason.clear();
@@ -69,74 +73,6 @@ impl Cluster {
                 reason: String::new(),
                 cancel_code: None,
             });
-        }
-    }
-
-    /// Desired minus held is sent again at the same generation; held minus desired goes.
-    /// A cancelled job desires nothing: what it still runs is told again to stop, what the node
-    /// does not hold has ended.
-    fn reconcile(
-        &mut self,
-        now: Now,
-        id: &NodeId,
-        incarnation: IncarnationId,
-        held: &[Held],
-        records: &mut Vec<Record>,
-    ) {
-        let Some(node) = self.nodes.get(id) else { return };
-        let target = |generation| Target { node: id.clone(), incarnation, generation };
-        let (mut commands, mut gone) = (Vec::new(), Vec::new());
-        let holds: BTreeSet<_> = held.iter().map(|h| (h.attempt, h.generation)).collect();
-        let desired: BTreeSet<_> = node.sandboxes.values().map(|r| (r.attempt, r.generation)).collect();
-        for (key, reservation) in &node.sandboxes {
-            let holds = holds.contains(&(reservation.attempt, reservation.generation));
-            let Some(job) = self.jobs.get(&key.rollout.group.job) else { continue };
-            if reservation.phase != Phase::Kept
-                && let Some((code, reason)) = job.cancel.clone()
-            {
-                let (to, attempt) = (target(reservation.generation), reservation.attempt);
-                if holds {
-                    commands.push(Command::Kill { to, attempt, code, reason });
-                } else {
-                    gone.push((attempt, Failure::new(code, reason)));
-                }
-                continue;
-            }
-            if holds || reservation.phase == Phase::Kept {
-                // A kept sandbox that is gone shows when the next step is sent there.
-                continue;
-            }
-            let at = At::of(reservation.attempt);
-            let detail = job.groups.get(&at.group.index).and_then(|g| g.details.get(&at.slot));
-            let place = detail.and_then(|d| d.place.as_ref());
-            commands.push(Command::Start {
-                to: target(reservation.generation),
-                attempt: reservation.attempt,
-                continue_from: place.and_then(|p| p.continue_from),
-                keep: job.plan.continuation(at.slot.step).is_some(),
-                base: None,
-            });
-        }
-        for held in held {
-            if desired.contains(&(held.attempt, held.generation)) {
-                continue;
-            }
-            let (to, attempt) = (target(held.generation), held.attempt);
-            match held.phase {
-                HeldPhase::Running => commands.push(Command::Kill {
-                    to,
-                    attempt,
-                    code: FailureCode::LeaseLost,
-                    reason: "the scheduler does not want this attempt any more".to_owned(),
-                }),
-                HeldPhase::Kept => commands.push(Command::Release { to, attempt }),
-                // Its end follows, is fenced and acknowledged.
-                HeldPhase::Ended => {}
-            }
-        }
-        self.outbox.extend(commands);
-        for (attempt, failure) in gone {
-            self.accept_end(now, attempt, Box::new(lost_outcome(now, failure)), false, records);
         }
     }
 
@@ -174,7 +110,7 @@ impl Cluster {
 
     /// A sandbox that waited for the next step is gone. If a step was going to use it, the chain
     /// starts again, at the expense of that step.
-    fn kept_lost(
+    pub(crate) fn kept_lost(
         &mut self,
         now: Now,
         head: rollout::StepIndex,
@@ -202,12 +138,16 @@ impl Cluster {
         let Some(group) = job.groups.get_mut(&at.group.index) else { return };
         let detail = group.detail(at.slot);
         detail.chain_breaks += 1;
-        if detail.infra_failures + detail.chain_breaks <= limit {
-            self.restart_chain(at, now.boot, records);
+        let spent = detail.infra_failures + detail.chain_breaks > limit;
+        if spent {
+            let message = "the sandbox to go on in was lost more often than `retry.limit` allows";
+            detail.failure = Some(Failure::new(FailureCode::NodeLost, message));
+        }
+        self.record_books(now, at, records);
+        if !spent {
+            self.restart_chain(now, at, Millis(0), records);
             return;
         }
-        let message = "the sandbox to go on in was lost with its node, more often than `retry.limit` allows";
-        detail.failure = Some(Failure::new(FailureCode::NodeLost, message));
         self.record_state(at, StepState::Failed, records);
         self.after_end(at, Some(FailureCode::NodeLost), records);
     }

@@ -13,10 +13,12 @@
 //! `explain` answers from the predicates that decide; `check` re-derives every index and sum.
 
 mod attempt;
+mod breaker;
 mod check;
 mod cluster;
 pub mod command;
 pub mod config;
+mod contradiction;
 pub mod counts;
 pub mod event;
 pub mod explain;
@@ -26,6 +28,8 @@ pub mod model;
 mod node;
 mod placement;
 mod plan;
+mod ready;
+mod reconcile;
 pub mod record;
 mod restore;
 mod settle;

@@ -6,10 +6,16 @@ use std::sync::Arc;
 
 use rollout::plan::JobPlan;
 use rollout::state::{GroupClosedAs, JobState, StepState};
-use rollout::{AttemptId, FailureCode, Generation, GroupId, JobId, NodeId, RolloutId, StepIndex, Timestamp};
+use rollout::{
+    AttemptId, BootTime, FailureCode, Generation, GroupId, JobId, NodeId, RolloutId, StepIndex, Timestamp,
+};
 
+use crate::breaker::Breaker;
+use crate::cluster::Cluster;
+use crate::config::{BREAKER_WINDOW, Now};
 use crate::event::ExpandedGroup;
-use crate::record::{Record, RolloutEnd};
+use crate::job::At;
+use crate::record::{BreakerEnd, Record, RolloutEnd, StepBooks};
 use crate::snapshot::{AttemptSnapshot, GroupSnapshot, JobSnapshot, NodeSnapshot, RolloutSnapshot, Snapshot};
 use crate::totals::{Totals, is_success};
 
@@ -20,6 +26,8 @@ pub struct Stored {
     sealed: BTreeMap<JobId, u32>,
     pub attempts: BTreeMap<AttemptId, AttemptSnapshot>,
     withdrawn: BTreeMap<(RolloutId, StepIndex), Generation>,
+    books: BTreeMap<(RolloutId, StepIndex), StepBooks>,
+    breaker_ends: BTreeMap<(JobId, StepIndex), Vec<BreakerEnd>>,
     steps: BTreeMap<(RolloutId, StepIndex), StepState>,
     /// Every end ever recorded: more than one entry for a rollout is a bug.
     pub ends: BTreeMap<RolloutId, Vec<RolloutEnd>>,
@@ -99,6 +107,12 @@ impl Stored {
             Record::StepState { rollout, step, state } => {
                 self.steps.insert((rollout, step), state);
             }
+            Record::StepBooks { rollout, step, books } => {
+                self.books.insert((rollout, step), books);
+            }
+            Record::BreakerEnd { job, end } => {
+                self.breaker_ends.entry((job, end.step)).or_default().push(end);
+            }
             Record::RolloutEnded { rollout, end } => self.ends.entry(rollout).or_default().push(end),
             Record::GroupClosed { group, seq, closed_as, .. } => {
                 self.groups.insert(group, Some((seq, closed_as)));
@@ -127,6 +141,7 @@ impl Stored {
             created_at: job.created_at,
             groups: self.groups_of(id, job),
             groups_sealed: self.sealed.get(&id).copied().unwrap_or(0),
+            breaker_ends: self.breaker_ends_of(id),
             totals: self.totals_of(id, job),
         });
         Snapshot { jobs: jobs.collect(), nodes: self.nodes.values().cloned().collect() }
@@ -154,8 +169,15 @@ impl Stored {
             end: self.ends.get(&rollout).and_then(|ends| ends.last()).cloned(),
             steps: self.steps.range(all.clone()).map(|((_, step), state)| (*step, *state)).collect(),
             attempts: self.attempts.range(first..=last).map(|(_, a)| a.clone()).collect(),
-            generations: self.withdrawn.range(all).map(|((_, step), g)| (*step, *g)).collect(),
+            generations: self.withdrawn.range(all.clone()).map(|((_, step), g)| (*step, *g)).collect(),
+            books: self.books.range(all).map(|((_, step), books)| (*step, *books)).collect(),
         }
+    }
+
+    fn breaker_ends_of(&self, job: JobId) -> Vec<BreakerEnd> {
+        let steps = (job, StepIndex(0))..=(job, StepIndex(u8::MAX));
+        let last = |ends: &Vec<BreakerEnd>| ends[ends.len().saturating_sub(BREAKER_WINDOW)..].to_vec();
+        self.breaker_ends.range(steps).flat_map(|(_, ends)| last(ends)).collect()
     }
 
     fn totals_of(&self, id: JobId, job: &StoredJob) -> Totals {
@@ -181,5 +203,39 @@ impl Stored {
             }
         }
         totals
+    }
+}
+
+/// What decides when and how often steps are tried again: the same before and after a restart.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Patience {
+    breakers: BTreeMap<(JobId, StepIndex), Breaker>,
+    /// Steps that have to wait longer, and until when.
+    backoff: BTreeMap<(RolloutId, StepIndex), BootTime>,
+    /// Attempts, infrastructure failures, grader failures, chain breaks and refusals of every open
+    /// step that has any.
+    tries: BTreeMap<(RolloutId, StepIndex), [u32; 5]>,
+}
+
+impl Patience {
+    /// Of the unfinished jobs at `now`.
+    pub fn of(cluster: &Cluster, now: Now) -> Self {
+        let mut found = Self { breakers: BTreeMap::new(), backoff: BTreeMap::new(), tries: BTreeMap::new() };
+        for job in cluster.jobs.values().filter(|job| !job.state.is_final()) {
+            found.breakers.extend(job.breakers.iter().map(|(&step, b)| ((job.id, step), b.clone())));
+            for (&index, group) in &job.groups {
+                for (&slot, d) in &group.details {
+                    let key = (At { group: job.group_id(index), slot }.rollout(), slot.step);
+                    let tries = [d.attempts, d.infra_failures, d.grader_failures, d.chain_breaks, d.refusals];
+                    if tries != [0; 5] {
+                        found.tries.insert(key, tries);
+                    }
+                    if group.state(slot) == StepState::Backoff && d.not_before > now.boot {
+                        found.backoff.insert(key, d.not_before);
+                    }
+                }
+            }
+        }
+        found
     }
 }

@@ -1,14 +1,14 @@
 //! A node and its ledger. Availability is derived (total - used), never stored.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use rollout::quantity::Request;
 use rollout::{
     AttemptId, BootTime, Bytes, Generation, IncarnationId, MilliCpu, NodeId, Resources, RolloutId, StepIndex,
 };
 
-use crate::event::{Capacity, Measured};
-use crate::job::Detail;
+use crate::event::{Capacity, Held, Measured};
+use crate::job::{Detail, Exclusion};
 
 #[derive(Debug)]
 pub(crate) struct Node {
@@ -25,7 +25,13 @@ pub(crate) struct Node {
     pub sandboxes: BTreeMap<SandboxKey, Reservation>,
     /// Sum over `sandboxes`; re-derived by `check`.
     pub used: Request,
+    /// Reserved here and not in its last list: with one more such list it is lost. At most one per
+    /// sandbox.
+    pub absent: BTreeSet<Grant>,
 }
+
+/// An attempt at the generation it was granted.
+pub(crate) type Grant = (AttemptId, Generation);
 
 /// A sandbox serves one chain of steps of one rollout.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -41,6 +47,12 @@ pub(crate) struct Reservation {
     pub attempt: AttemptId,
     pub generation: Generation,
     pub phase: Phase,
+}
+
+impl Reservation {
+    pub fn grant(&self) -> Grant {
+        (self.attempt, self.generation)
+    }
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -91,9 +103,16 @@ impl Node {
             && (self.sandboxes.len() as u64) < u64::from(self.capacity.sandboxes)
     }
 
-    /// Did this life of the node refuse the step as one it can never hold?
-    pub fn refused_for_good(&self, detail: &Detail) -> bool {
-        detail.excluded.iter().any(|(node, life)| *node == self.id && *life == self.incarnation)
+    /// Why this life of the node refused the step as one it can never hold, if it did.
+    pub fn refused_for_good<'a>(&self, detail: &'a Detail) -> Option<&'a str> {
+        let ours = |known: &&Exclusion| known.node == self.id && known.incarnation == self.incarnation;
+        detail.excluded.iter().find(ours).map(|known| known.why.as_str())
+    }
+
+    /// What is reserved here and not in `held`.
+    pub fn absent_from(&self, held: &[Held]) -> BTreeSet<Grant> {
+        let holds: BTreeSet<Grant> = held.iter().map(|h| (h.attempt, h.generation)).collect();
+        self.sandboxes.values().map(Reservation::grant).filter(|grant| !holds.contains(grant)).collect()
     }
 
     pub fn starting(&self) -> usize {

@@ -1,9 +1,7 @@
 //! Which node runs a step. The policy is the field order of [`Score`].
 
 use std::cmp::Reverse;
-use std::collections::BTreeSet;
 
-use rollout::plan::Origin;
 use rollout::quantity::Request;
 use rollout::state::{JobState, StepState};
 use rollout::{NodeId, Resources};
@@ -13,6 +11,7 @@ use crate::command::{Command, Target};
 use crate::config::{Now, PLACEMENTS_PER_PASS_MAX};
 use crate::job::{At, Detail, Hold, Place};
 use crate::node::{Node, Phase, Reservation, SandboxKey};
+use crate::ready::{Class, Walk};
 use crate::record::Record;
 
 /// Smaller is better, first field first; the node's id last, so that ties are deterministic.
@@ -32,7 +31,7 @@ pub(crate) struct Score {
 
 impl Score {
     pub fn of(node: &Node, at: At, resources: &Resources, detail: Option<&Detail>) -> Option<Self> {
-        let excluded = detail.is_some_and(|d| node.refused_for_good(d));
+        let excluded = detail.is_some_and(|d| node.refused_for_good(d).is_some());
         if !node.attached || excluded || !node.fits(resources) {
             return None;
         }
@@ -63,54 +62,73 @@ fn tightest(node: &Node, charge: Request) -> u64 {
         .max(share(used.disk.0, charge.disk.0, total.disk.0))
 }
 
+/// What a pass of placement came to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) struct Placed {
+    /// There is more to do at once: the bound of a pass stopped it, or an end made steps ready.
+    pub again: bool,
+    /// Ready steps that were looked at.
+    pub looked_at: usize,
+}
+
+/// What became of a step that goes on in its predecessor's sandbox.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum WentOn {
+    There,
+    /// The node that has the sandbox is not attached.
+    Waits,
+    /// The sandbox is gone: the chain starts again, or the step has failed.
+    Lost,
+}
+
 impl Cluster {
-    /// Places ready steps in order. True if the bound of a pass stopped it.
-    pub(crate) fn place(&mut self, now: Now, records: &mut Vec<Record>, commands: &mut Vec<Command>) -> bool {
-        // Nothing of this size fits anywhere in this pass any more: ends do not happen inside it.
-        let mut full: BTreeSet<(u64, u64, u64, u64)> = BTreeSet::new();
+    /// Places ready steps in order, as many as fit and a pass may.
+    pub(crate) fn place(
+        &mut self,
+        now: Now,
+        records: &mut Vec<Record>,
+        commands: &mut Vec<Command>,
+    ) -> Placed {
+        let mut pass = Placed::default();
         let mut placed = 0;
-        let keys: Vec<_> = self.ready.iter().copied().collect();
-        for key in keys {
+        let mut walk = Walk::over(&self.ready);
+        while let Some((key, class)) = walk.next() {
             if placed == PLACEMENTS_PER_PASS_MAX {
-                return true;
+                pass.again = true;
+                return pass;
             }
+            pass.looked_at += 1;
             let at = key.at();
-            let Some(job) = self.jobs.get(&key.job) else { continue };
-            if !job.places() {
+            let Some(job) = self.jobs.get(&key.job).filter(|job| job.places()) else {
+                walk.skip_job(&self.ready, class, key);
                 continue;
-            }
-            let Some(group) = job.groups.get(&key.group) else { continue };
-            if group.state(at.slot) != StepState::Ready {
+            };
+            let Some(group) = job.groups.get(&key.group) else {
+                walk.go_on(&self.ready, class, key);
                 continue;
-            }
-            if let Origin::Live(_) = job.plan.step(at.slot.step).origin {
-                placed += usize::from(self.continue_live(now, at, records, commands));
+            };
+            if class == Class::Continues {
+                let went_on = self.continue_live(now, at, records, commands);
+                placed += usize::from(went_on == WentOn::There);
+                // What became ready by its end has its turn in the next pass.
+                pass.again |= went_on == WentOn::Lost;
+                walk.go_on(&self.ready, class, key);
                 continue;
             }
             let resources = job.resources(group, at.slot.step);
-            let charge = resources.charge();
-            let class = (charge.cpu.0, charge.memory.0, charge.disk.0, resources.limit.disk.0);
             let detail = group.details.get(&at.slot);
-            let particular = detail.is_some_and(|d| !d.excluded.is_empty());
-            if full.contains(&class) && !particular {
-                continue;
-            }
             let best = self.nodes.values().filter_map(|n| Score::of(n, at, &resources, detail)).min();
-            match best {
-                Some(score) => {
-                    let reservation = (charge, Phase::Starting);
-                    self.start(at, &score.node, None, reservation, records, commands);
-                    placed += 1;
-                }
-                None => {
-                    self.hold_if_never(at, &resources, records);
-                    if !particular {
-                        full.insert(class);
-                    }
-                }
+            if let Some(score) = best {
+                let reservation = (resources.charge(), Phase::Starting);
+                self.start(at, &score.node, None, reservation, records, commands);
+                placed += 1;
+                walk.go_on(&self.ready, class, key);
+            } else if self.hold_if_never(at, &resources, records) {
+                walk.skip_job(&self.ready, class, key);
             }
+            // Else the class is left: nothing of it fits any more, as ends do not happen in a pass.
         }
-        false
+        pass
     }
 
     /// The step goes on where its predecessor left the sandbox.
@@ -120,21 +138,21 @@ impl Cluster {
         at: At,
         records: &mut Vec<Record>,
         commands: &mut Vec<Command>,
-    ) -> bool {
-        let Some(key) = self.sandbox_key(at) else { return false };
+    ) -> WentOn {
+        let Some(key) = self.sandbox_key(at) else { return WentOn::Waits };
         let holder =
             self.nodes.values().find(|n| n.sandboxes.get(&key).is_some_and(|r| r.phase == Phase::Kept));
         let Some(node) = holder else {
             self.continue_elsewhere(now, at, records);
-            return false;
+            return WentOn::Lost;
         };
         if !node.attached {
-            return false;
+            return WentOn::Waits;
         }
         let reservation = &node.sandboxes[&key];
         let (id, from, charge) = (node.id.clone(), reservation.attempt, reservation.charge);
         self.start(at, &id, Some(from), (charge, Phase::Starting), records, commands);
-        true
+        WentOn::There
     }
 
     fn start(
@@ -176,28 +194,24 @@ impl Cluster {
         commands.push(Command::Start { to, attempt, continue_from, keep, base: None });
     }
 
-    /// If there are nodes but none could ever hold the step, the job is held and says so.
-    fn hold_if_never(&mut self, at: At, resources: &Resources, records: &mut Vec<Record>) {
+    /// If there are nodes but none could ever hold the step, the job is held and says so. True if
+    /// it is.
+    fn hold_if_never(&mut self, at: At, resources: &Resources, records: &mut Vec<Record>) -> bool {
         let attached: Vec<&Node> = self.nodes.values().filter(|n| n.attached).collect();
-        let excluded = |node: &Node| {
-            let group = self.jobs.get(&at.group.job).and_then(|j| j.groups.get(&at.group.index));
-            let detail = group.and_then(|g| g.details.get(&at.slot));
-            detail.is_some_and(|d| node.refused_for_good(d))
-        };
-        if attached.is_empty() || attached.iter().any(|n| n.ever_fits(resources) && !excluded(n)) {
-            return;
-        }
-        let reason = never_fits(&attached, resources);
-        let Some(job) = self.jobs.get_mut(&at.group.job) else { return };
+        let group = self.jobs.get(&at.group.job).and_then(|j| j.groups.get(&at.group.index));
+        let detail = group.and_then(|g| g.details.get(&at.slot));
+        let Some((code, why)) = never_runs(&attached, resources, detail) else { return false };
+        let Some(job) = self.jobs.get_mut(&at.group.job) else { return false };
         job.state = JobState::Held;
-        job.hold = Some(Hold::TooBig);
-        job.reason = format!("too_big_for_yard: step `{}` {reason}", job.plan.step(at.slot.step).name);
+        job.hold = Some(Hold::NoNode);
+        job.reason = format!("{code}: step `{}` {why}", job.plan.step(at.slot.step).name);
         records.push(Record::JobState {
             job: job.id,
             state: JobState::Held,
             reason: job.reason.clone(),
             cancel_code: job.cancel.as_ref().map(|c| c.0),
         });
+        true
     }
 }
 
@@ -211,8 +225,44 @@ pub(crate) fn memory_asked(resources: &Resources) -> String {
     }
 }
 
+/// Reasons of a hold that another node lifts.
+pub(crate) const TOO_BIG: &str = "too_big_for_yard";
+pub(crate) const REFUSED: &str = "refused_by_every_node";
+/// Refusals that one reason quotes.
+const REFUSALS_SHOWN_MAX: usize = 3;
+
+/// Why no attached node can or will ever hold a step: a code, and words after the step's name.
+/// None if some may, or none is attached.
+pub(crate) fn never_runs(
+    attached: &[&Node],
+    resources: &Resources,
+    detail: Option<&Detail>,
+) -> Option<(&'static str, String)> {
+    if attached.is_empty() {
+        return None;
+    }
+    let fitting: Vec<&&Node> = attached.iter().filter(|node| node.ever_fits(resources)).collect();
+    if fitting.is_empty() {
+        return Some((TOO_BIG, never_fits(attached, resources)));
+    }
+    let refusal = |node: &&&Node| {
+        let why = detail.and_then(|detail| node.refused_for_good(detail))?;
+        Some(format!("node {} refused it: {why}", node.id))
+    };
+    let refusals: Vec<String> = fitting.iter().map_while(refusal).collect();
+    if refusals.len() < fitting.len() {
+        return None;
+    }
+    let shown = refusals.len().min(REFUSALS_SHOWN_MAX);
+    let more = match refusals.len() - shown {
+        0 => String::new(),
+        more => format!("; and {more} more nodes"),
+    };
+    Some((REFUSED, format!("can run nowhere: {}{more}", refusals[..shown].join("; "))))
+}
+
 /// What is asked and what the largest node has, for the dimension that fails.
-pub(crate) fn never_fits(nodes: &[&Node], resources: &Resources) -> String {
+fn never_fits(nodes: &[&Node], resources: &Resources) -> String {
     let charge = resources.charge();
     let largest = |of: &dyn Fn(&Node) -> u64| {
         let node = nodes.iter().max_by_key(|n| of(n));
@@ -241,5 +291,5 @@ pub(crate) fn never_fits(nodes: &[&Node], resources: &Resources) -> String {
             return format!("asks {what} {asked}; the largest node {node} has {has}");
         }
     }
-    "fits each limit of some node but no node as a whole, or was refused for good by those it fits".to_owned()
+    "fits each limit of some node but no node as a whole".to_owned()
 }

@@ -14,6 +14,8 @@ pub struct Plan {
     pub records: Vec<Record>,
     pub commands: Vec<Command>,
     pub wake_at: Option<BootTime>,
+    /// Ready steps that placement looked at: what the pass cost.
+    pub looked_at: usize,
 }
 
 impl Cluster {
@@ -21,13 +23,14 @@ impl Cluster {
         let mut plan = Plan::default();
         self.expire(now, &mut plan.records);
         self.wake_backoffs(now);
-        let more = self.place(now, &mut plan.records, &mut plan.commands);
+        let placed = self.place(now, &mut plan.records, &mut plan.commands);
+        plan.looked_at = placed.looked_at;
         self.expand(&mut plan.commands);
         let queued = std::mem::take(&mut self.outbox);
         plan.commands.splice(0..0, queued);
         let timers =
             [self.backoff.first().map(|(due, _)| *due), self.nodes.values().map(|n| n.deadline).min()];
-        plan.wake_at = if more { Some(now.boot) } else { timers.into_iter().flatten().min() };
+        plan.wake_at = if placed.again { Some(now.boot) } else { timers.into_iter().flatten().min() };
         plan
     }
 

@@ -58,6 +58,17 @@ pub enum Record {
         step: StepIndex,
         state: StepState,
     },
+    /// What a step has to go by beside its attempts, when it changes.
+    StepBooks {
+        rollout: RolloutId,
+        step: StepIndex,
+        books: StepBooks,
+    },
+    /// The `number`-th final end of a step in its job, as the breaker counts it.
+    BreakerEnd {
+        job: JobId,
+        end: BreakerEnd,
+    },
     RolloutEnded {
         rollout: RolloutId,
         end: RolloutEnd,
@@ -81,6 +92,27 @@ pub enum Record {
         generation: Generation,
         attempt: AttemptId,
     },
+}
+
+/// Of a step that waits or has waited without an attempt to show for it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct StepBooks {
+    /// Chains that had to start again because of this step.
+    pub chain_breaks: u32,
+    /// Placements that nodes refused.
+    pub refusals: u32,
+    /// Until when it waits, on the wall: the boot clock may be another one after a restart.
+    pub not_before: Option<Timestamp>,
+}
+
+/// Only the last [`BREAKER_WINDOW`](crate::config::BREAKER_WINDOW) of a step matter.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct BreakerEnd {
+    pub step: StepIndex,
+    /// Counts from 0.
+    pub number: u64,
+    /// None for an end that does not count against the job.
+    pub code: Option<FailureCode>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -12,6 +12,7 @@ use crate::event::{Capacity, Measured};
 use crate::job::{At, Group, Hold, Job, Place, Slot};
 use crate::lease::lost_outcome;
 use crate::node::{Node, Phase, Reservation, SandboxKey};
+use crate::placement::{REFUSED, TOO_BIG};
 use crate::record::{LeaseState, Record};
 use crate::snapshot::{AttemptSnapshot, GroupSnapshot, JobSnapshot, RolloutSnapshot, Snapshot};
 
@@ -27,7 +28,7 @@ impl Cluster {
         }
         let mut records = Vec::new();
         for job in snapshot.jobs {
-            cluster.restore_job(job, &mut records);
+            cluster.restore_job(now, job, &mut records);
         }
         // Attempts that run on an incarnation without a lease row (somebody deleted it): the loss
         // path, as for any lost node.
@@ -40,16 +41,19 @@ impl Cluster {
         (cluster, records)
     }
 
-    fn restore_job(&mut self, stored: JobSnapshot, records: &mut Vec<Record>) {
+    fn restore_job(&mut self, now: Now, stored: JobSnapshot, records: &mut Vec<Record>) {
         let mut job = Job::new(stored.job, stored.plan, stored.groups_total, stored.created_at);
         job.state = stored.state;
         job.next_group = stored.next_group;
         job.next_seq = stored.next_seq;
         job.groups_sealed = stored.groups_sealed;
         job.totals = stored.totals;
+        for end in stored.breaker_ends {
+            job.breakers.entry(end.step).or_default().push(end);
+        }
         if stored.state == JobState::Held {
-            let too_big = stored.reason.starts_with("too_big_for_yard");
-            job.hold = Some(if too_big { Hold::TooBig } else { Hold::Breaker });
+            let no_node = [TOO_BIG, REFUSED].iter().any(|code| stored.reason.starts_with(code));
+            job.hold = Some(if no_node { Hold::NoNode } else { Hold::Breaker });
         }
         if matches!(stored.state, JobState::Cancelling | JobState::Cancelled) {
             job.cancel = Some((stored.cancel_code, stored.reason.clone()));
@@ -59,21 +63,21 @@ impl Cluster {
         self.jobs.insert(id, job);
         let indexes: Vec<u32> = stored.groups.iter().map(|g| g.index).collect();
         for group in stored.groups {
-            self.restore_group(id, group);
+            self.restore_group(now, id, group);
         }
         for index in indexes {
             let Some(job) = self.jobs.get(&id) else { return };
             let group = job.group_id(index);
             let size = job.size();
             for member in 0..size {
-                self.requeue(group, member);
+                self.requeue(now, group, member);
                 self.advance(group, member, records);
             }
         }
         self.finish_if_done(id, records);
     }
 
-    fn restore_group(&mut self, id: rollout::JobId, stored: GroupSnapshot) {
+    fn restore_group(&mut self, now: Now, id: rollout::JobId, stored: GroupSnapshot) {
         let Some(job) = self.jobs.get_mut(&id) else { return };
         let group_id = job.group_id(stored.index);
         let mut group = Group::new(stored.expanded, job.size(), job.plan.steps.len());
@@ -85,7 +89,7 @@ impl Cluster {
         for rollout in stored.rollouts {
             let member = rollout.rollout.sample;
             if (member as usize) < group.ends.len() {
-                restore_rollout(&mut group, &rollout);
+                restore_rollout(now, &mut group, &rollout);
                 if rollout.end.is_none() {
                     sandboxes.extend(live_sandboxes(job, &group, &rollout));
                 }
@@ -106,14 +110,21 @@ impl Cluster {
         }
     }
 
-    /// Steps that were on their way to run go on from `Waiting`.
-    fn requeue(&mut self, group: rollout::GroupId, member: u32) {
+    /// Steps that were on their way to run go on from `Waiting`, those that still have to wait in
+    /// `Backoff`.
+    fn requeue(&mut self, now: Now, group: rollout::GroupId, member: u32) {
         let Some(job) = self.jobs.get(&group.job) else { return };
         for step in job.plan.clone().step_indices() {
             let at = At { group, slot: Slot { member, step } };
             let Some(g) = self.group_mut(group) else { return };
-            if matches!(g.state(at.slot), StepState::Ready | StepState::Backoff) {
-                g.set_state(at.slot, StepState::Waiting);
+            let state = g.state(at.slot);
+            if !matches!(state, StepState::Ready | StepState::Backoff) {
+                continue;
+            }
+            // Not in any queue yet: the books were only read.
+            g.set_state(at.slot, StepState::Waiting);
+            if state == StepState::Backoff && g.detail(at.slot).not_before > now.boot {
+                self.set_state(at, StepState::Backoff);
             }
         }
     }
@@ -151,10 +162,11 @@ fn unattached(id: NodeId, incarnation: rollout::IncarnationId, deadline: BootTim
         deadline,
         sandboxes: std::collections::BTreeMap::new(),
         used: total,
+        absent: std::collections::BTreeSet::new(),
     }
 }
 
-fn restore_rollout(group: &mut Group, stored: &RolloutSnapshot) {
+fn restore_rollout(now: Now, group: &mut Group, stored: &RolloutSnapshot) {
     let member = stored.rollout.sample;
     for &(step, state) in &stored.steps {
         let slot = Slot { member, step };
@@ -188,6 +200,14 @@ fn restore_rollout(group: &mut Group, stored: &RolloutSnapshot) {
         if group.holds(slot) {
             let detail = group.detail(slot);
             detail.generation = detail.generation.max(floor);
+        }
+    }
+    for &(step, books) in &stored.books {
+        let slot = Slot { member, step };
+        if group.holds(slot) {
+            let detail = group.detail(slot);
+            (detail.chain_breaks, detail.refusals) = (books.chain_breaks, books.refusals);
+            detail.not_before = books.not_before.map_or(BootTime(0), |at| now.boot_at(at));
         }
     }
 }

@@ -6,6 +6,7 @@ use rollout::plan::{OnAgentTimeout, OnGraderTimeout, OnIncomplete, StepKind};
 use rollout::state::{GroupClosedAs, JobState, StepState};
 use rollout::{FailureCode, GroupId};
 
+use crate::breaker::Breaker;
 use crate::cluster::Cluster;
 use crate::command::Command;
 use crate::job::{At, Group, Hold, Job, Slot, Verdict};
@@ -17,8 +18,13 @@ impl Cluster {
     pub(crate) fn after_end(&mut self, at: At, code: Option<FailureCode>, records: &mut Vec<Record>) {
         let Some(job) = self.jobs.get_mut(&at.group.job) else { return };
         let settled = job.groups.get(&at.group.index).is_some_and(|g| g.state(at.slot).is_final());
+        if settled {
+            let breaker = job.breakers.entry(at.slot.step).or_default();
+            let end = breaker.count(at.slot.step, code);
+            records.push(Record::BreakerEnd { job: job.id, end });
+        }
         if settled
-            && let Some(tripped) = job.record_end(at.slot.step, code)
+            && let Some(tripped) = job.breakers.get(&at.slot.step).and_then(Breaker::tripped)
             && job.state == JobState::Running
         {
             job.state = JobState::Held;

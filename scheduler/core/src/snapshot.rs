@@ -11,7 +11,7 @@ use rollout::{
 };
 
 use crate::event::ExpandedGroup;
-use crate::record::{LeaseState, RolloutEnd};
+use crate::record::{BreakerEnd, LeaseState, RolloutEnd, StepBooks};
 use crate::totals::Totals;
 
 #[derive(Debug, Clone, PartialEq, Default)]
@@ -37,6 +37,8 @@ pub struct JobSnapshot {
     /// Groups admitted and not sealed; sealed ones are only counted.
     pub groups: Vec<GroupSnapshot>,
     pub groups_sealed: u32,
+    /// The last final ends of each step, oldest first.
+    pub breaker_ends: Vec<BreakerEnd>,
     /// Sums over every ended rollout and closed group, sealed ones included.
     pub totals: Totals,
 }
@@ -60,6 +62,7 @@ pub struct RolloutSnapshot {
     pub attempts: Vec<AttemptSnapshot>,
     /// Generations given to attempts that were withdrawn: the next one is above these too.
     pub generations: Vec<(StepIndex, Generation)>,
+    pub books: Vec<(StepIndex, StepBooks)>,
 }
 
 #[derive(Debug, Clone, PartialEq)]

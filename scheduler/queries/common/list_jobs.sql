@@ -1,8 +1,8 @@
 -- Newest first, behind ($1, $2).
 SELECT
-    job, name, document, source_name, spec_hash, table_root, request_hash, groups_total, group_size,
-    state, reason, cancel_code, next_group, next_seq, created_at, finished_at
+    job, name, spec_hash, table_root, request_hash, groups_total, group_size,
+    state, reason, cancel_code, next_group, next_seq, created_at, finished_at, sums
 FROM jobs
-WHERE (created_at, job) < ($1, $2) AND ($3 = 0 OR finished_at IS NULL)
+WHERE (created_at, job) < ($1, $2)
 ORDER BY created_at DESC, job DESC
-LIMIT $4
+LIMIT $3

@@ -1,43 +1,121 @@
 //! `PutBlob`: client files, by content.
+//!
+//! An upload holds a place, ends when its client stalls or drips, and leaves nothing unless its
+//! bytes are those it named.
+
+use std::time::Duration;
 
 use rollout_wire::v1;
+use tokio::time::{Instant, timeout_at};
 use tonic::Streaming;
 
+use super::limits::UPLOADS_MAX;
 use super::{ApiCode, ApiError, JobsService};
 use crate::health::chain;
 
 /// The largest client file, in bytes.
 pub const CLIENT_FILE_BYTES_MAX: u64 = 4 << 30;
+/// Bytes of one chunk.
+pub const CHUNK_BYTES_MAX: usize = 4 << 20;
+/// What an upload must reach on average, in bytes a second: a drip does not keep its place.
+const UPLOAD_BYTES_PER_SEC_MIN: u64 = 16 << 10;
+
+// What waits in memory for the disk.
+const _: () = assert!(UPLOADS_MAX * CHUNK_BYTES_MAX <= 256 << 20);
 
 pub(super) async fn put(
     service: &JobsService,
-    mut chunks: Streaming<v1::BlobChunk>,
+    chunks: Streaming<v1::BlobChunk>,
 ) -> Result<v1::PutBlobReply, ApiError> {
-    let cut = |status: tonic::Status| ApiError::bad_request("data", status.message());
-    let first = chunks.message().await.map_err(cut)?;
+    let _place = service.limits.upload()?;
+    tokio::select! {
+        reply = store(service, chunks) => reply,
+        () = service.stop.cancelled() => Err(ApiError::from(crate::inbox::Stopping)),
+    }
+}
+
+async fn store(
+    service: &JobsService,
+    chunks: Streaming<v1::BlobChunk>,
+) -> Result<v1::PutBlobReply, ApiError> {
+    let mut chunks = Chunks { service, chunks, began_at: Instant::now(), received: 0 };
+    let first = chunks.next().await?;
     let first = first.ok_or_else(|| ApiError::bad_request("sha256", "the stream is empty"))?;
-    let sha256 = first.sha256;
+    let (sha256, declared) = (first.sha256, first.size);
+    if declared.is_some_and(|size| size > CLIENT_FILE_BYTES_MAX) {
+        return Err(too_large());
+    }
     if let Some(size) = service.blobs.size(&sha256).await.map_err(failed)? {
         return Ok(v1::PutBlobReply { size, existed: true });
     }
     let mut writer = service.blobs.writer();
-    let mut size = 0u64;
     let mut chunk = Some(first.data);
     while let Some(data) = chunk {
-        size = size.saturating_add(data.len() as u64);
-        if size > CLIENT_FILE_BYTES_MAX {
-            let problem = format!("a client file holds at most {CLIENT_FILE_BYTES_MAX} bytes");
-            return Err(ApiError::bad_request("data", problem));
+        if declared.is_some_and(|size| chunks.received > size) {
+            let message = format!("more bytes than the {} declared", declared.unwrap_or_default());
+            return Err(mismatch(message));
         }
         writer.write(&data).await.map_err(failed)?;
-        chunk = chunks.message().await.map_err(cut)?.map(|chunk| chunk.data);
+        chunk = match chunks.next().await? {
+            Some(next) if !next.sha256.is_empty() || next.size.is_some() => {
+                return Err(ApiError::bad_request("sha256", "only the first chunk names the blob"));
+            }
+            next => next.map(|chunk| chunk.data),
+        };
     }
-    let stored = writer.finish().await.map_err(failed)?;
-    if stored.sha256 != sha256 {
-        let message = format!("the bytes sent have sha256 {}, not {sha256}", stored.sha256);
-        return Err(ApiError::new(ApiCode::BlobMismatch, message).hint("the file changed while it was sent"));
+    if let Some(size) = declared.filter(|size| *size != chunks.received) {
+        return Err(mismatch(format!("{} bytes were sent, {size} were declared", chunks.received)));
     }
-    Ok(v1::PutBlobReply { size: stored.size, existed: false })
+    let size = chunks.received;
+    match writer.finish_as(&sha256).await {
+        Ok(stored) => Ok(v1::PutBlobReply { size: stored.size, existed: false }),
+        Err(blobs::Error::OtherBytes { found, .. }) => {
+            Err(mismatch(format!("the {size} bytes sent have sha256 {found}, not {sha256}")))
+        }
+        Err(error) => Err(failed(error)),
+    }
+}
+
+/// What is sent, as long as it comes fast enough.
+struct Chunks<'a> {
+    service: &'a JobsService,
+    chunks: Streaming<v1::BlobChunk>,
+    began_at: Instant,
+    received: u64,
+}
+
+impl Chunks<'_> {
+    async fn next(&mut self) -> Result<Option<v1::BlobChunk>, ApiError> {
+        let stall = self.service.limits.client_stall;
+        let earned = Duration::from_secs(self.received / UPLOAD_BYTES_PER_SEC_MIN);
+        let until = (Instant::now() + stall).min(self.began_at + stall + earned);
+        let too_slow = |_| self.service.limits.too_slow("the upload did not go on");
+        let next = timeout_at(until, self.chunks.message()).await.map_err(too_slow)?;
+        let Some(chunk) = next.map_err(|status| ApiError::bad_request("data", shown(&status)))? else {
+            return Ok(None);
+        };
+        if chunk.data.len() > CHUNK_BYTES_MAX {
+            let problem = format!("{} bytes in one chunk, at most {CHUNK_BYTES_MAX}", chunk.data.len());
+            return Err(ApiError::bad_request("data", problem));
+        }
+        self.received = self.received.saturating_add(chunk.data.len() as u64);
+        if self.received > CLIENT_FILE_BYTES_MAX {
+            return Err(too_large());
+        }
+        Ok(Some(chunk))
+    }
+}
+
+fn shown(status: &tonic::Status) -> String {
+    rollout::text::shown(status.message(), 200)
+}
+
+fn too_large() -> ApiError {
+    ApiError::bad_request("data", format!("a client file holds at most {CLIENT_FILE_BYTES_MAX} bytes"))
+}
+
+fn mismatch(message: String) -> ApiError {
+    ApiError::new(ApiCode::BlobMismatch, message).hint("the file changed while it was sent")
 }
 
 pub(super) fn failed(error: blobs::Error) -> ApiError {

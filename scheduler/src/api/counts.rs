@@ -5,7 +5,6 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use rollout::JobId;
-use scheduler_core::totals::Totals;
 
 use crate::error::Error;
 use crate::store::{JobCounts, Reads};
@@ -56,42 +55,5 @@ impl CountsCache {
         }
         cache.insert(job, entry);
         Ok(counts)
-    }
-}
-
-/// Per k from 1: the mean of the unbiased estimate over closed groups with at least k valid
-/// members, and their number.
-pub(super) fn pass_at_k(counts: &JobCounts) -> Vec<(f64, u64)> {
-    let mut sums: Vec<(f64, u64)> = Vec::new();
-    for &(valid, successes, groups) in &counts.groups {
-        let mut one = Totals::default();
-        let member = |n| u32::try_from(n).unwrap_or(u32::MAX);
-        one.add_group(member(valid), member(successes));
-        for (index, (value, _)) in one.pass_at_k.iter().enumerate() {
-            if sums.len() <= index {
-                sums.resize(index + 1, (0.0, 0));
-            }
-            #[allow(clippy::cast_precision_loss)]
-            let weight = groups as f64;
-            sums[index].0 += value * weight;
-            sums[index].1 += groups;
-        }
-    }
-    #[allow(clippy::cast_precision_loss)]
-    let mean = |(sum, groups): (f64, u64)| (sum / groups as f64, groups);
-    sums.into_iter().map(mean).collect()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn pass_at_k_is_the_mean_over_the_groups_that_have_k_members() {
-        let counts = JobCounts { groups: vec![(2, 1, 3), (1, 0, 1)], ..JobCounts::default() };
-        let values = pass_at_k(&counts);
-        assert_eq!(values.len(), 2);
-        assert!((values[0].0 - 3.0 * 0.5 / 4.0).abs() < 1e-12 && values[0].1 == 4);
-        assert!((values[1].0 - 1.0).abs() < 1e-12 && values[1].1 == 3);
     }
 }

@@ -13,6 +13,15 @@ use crate::inbox::Stopping;
 
 /// Characters of a caller's text that an error repeats.
 const SHOWN_CHARS_MAX: usize = 120;
+// A refusal travels in headers, of which clients take 16 KiB by default: a larger one would reach
+// them as a broken connection. On the wire most characters of a message take up to three bytes,
+// details four for each three.
+/// Characters of a message.
+const MESSAGE_CHARS_MAX: usize = 2_500;
+/// Characters of a hint.
+const HINT_CHARS_MAX: usize = 512;
+/// Bytes of the details.
+const DETAILS_BYTES_MAX: usize = 4_096;
 
 macro_rules! codes {
     ($($(#[$doc:meta])* $variant:ident $text:literal $status:ident;)*) => {
@@ -26,7 +35,7 @@ macro_rules! codes {
             pub const fn as_str(self) -> &'static str {
                 match self { $(Self::$variant => $text),* }
             }
-            const fn status(self) -> Code {
+            pub(crate) const fn status(self) -> Code {
                 match self { $(Self::$variant => Code::$status),* }
             }
         }
@@ -62,6 +71,18 @@ codes! {
     LogUnavailable "log_unavailable" Unavailable;
     /// Too many readers of the logs of one node.
     TooManyLogReaders "too_many_log_readers" ResourceExhausted;
+    /// Too many uploads at once.
+    TooManyUploads "too_many_uploads" ResourceExhausted;
+    /// Too many followers of jobs and logs at once.
+    TooManyStreams "too_many_streams" ResourceExhausted;
+    /// A message is larger than such a message may be.
+    MessageTooLarge "message_too_large" InvalidArgument;
+    /// Bytes that are no such message.
+    BadMessage "bad_message" InvalidArgument;
+    /// No such call.
+    UnknownCall "unknown_call" Unimplemented;
+    /// The client sent or took nothing for too long.
+    ClientTooSlow "client_too_slow" DeadlineExceeded;
     /// The store has not taken the change yet; it may still do so.
     StoreBusy "store_busy" Unavailable;
     /// The store or the blob store failed.
@@ -126,16 +147,53 @@ impl From<Stopping> for ApiError {
     }
 }
 
+/// The lines of `text` as they may be shown anywhere, as many as fit.
+fn lines(text: &str, chars_max: usize) -> String {
+    const CUT: &str = "\n... (the rest does not fit here)";
+    let mut out = String::new();
+    for line in text.lines() {
+        let room = chars_max.saturating_sub(out.len() + CUT.len() + 1);
+        let line = shown(line, room);
+        if line.len() > room {
+            // Escaped text is ASCII: any byte is the end of a character.
+            out.push_str(if out.is_empty() { "" } else { "\n" });
+            out.push_str(line.get(..room).unwrap_or_default());
+            out.push_str(CUT);
+            break;
+        }
+        if !out.is_empty() {
+            out.push('\n');
+        }
+        out.push_str(&line);
+    }
+    out
+}
+
+/// A JSON list of the first of `items`, as many as a refusal can carry.
+pub(super) fn list(items: impl IntoIterator<Item = Vec<u8>>) -> Vec<u8> {
+    let mut list = Vec::from(*b"[");
+    for item in items {
+        let comma = usize::from(list.len() > 1);
+        if list.len() + comma + item.len() + 1 > DETAILS_BYTES_MAX {
+            break;
+        }
+        list.extend(std::iter::repeat_n(b',', comma).chain(item));
+    }
+    list.push(b']');
+    list
+}
+
 impl From<ApiError> for Status {
     fn from(error: ApiError) -> Self {
         let mut metadata = MetadataMap::new();
         metadata.insert(CODE_METADATA, MetadataValue::from_static(error.code.as_str()));
         // Header values are printable ASCII.
-        let hint = error.hint.map(|hint| shown(&hint, 1024));
+        let hint = error.hint.map(|hint| shown(&hint, HINT_CHARS_MAX));
         if let Some(hint) = hint.and_then(|hint| MetadataValue::from_str(&hint).ok()) {
             metadata.insert(HINT_METADATA, hint);
         }
-        Self::with_details_and_metadata(error.code.status(), error.message, error.details.into(), metadata)
+        let message = lines(&error.message, MESSAGE_CHARS_MAX);
+        Self::with_details_and_metadata(error.code.status(), message, error.details.into(), metadata)
     }
 }
 

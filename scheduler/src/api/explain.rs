@@ -7,7 +7,7 @@ use scheduler_core::ExplainTarget;
 
 use super::rollouts::step_index;
 use super::{ApiError, JobsService};
-use crate::inbox::UNRECORDED;
+use crate::unrecorded::told;
 
 pub(super) async fn explain(service: &JobsService, text: &str) -> Result<v1::ExplainReply, ApiError> {
     let target = target(service, text).await?;
@@ -50,7 +50,7 @@ async fn is_final(service: &JobsService, target: ExplainTarget) -> Result<bool, 
 async fn unrecorded(service: &JobsService, target: ExplainTarget) -> Result<Option<String>, ApiError> {
     let ExplainTarget::Job(job) = target else { return Ok(None) };
     let row = service.reads.job(job).await?;
-    Ok(row.and_then(|row| row.reason.find(UNRECORDED).map(|at| row.reason[at..].to_owned())))
+    Ok(row.and_then(|row| told(&row.reason).map(str::to_owned)))
 }
 
 /// A job, a rollout, or `rollout/step`, that exists.

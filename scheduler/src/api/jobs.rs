@@ -5,20 +5,19 @@ use std::time::Duration;
 use rollout::state::JobState;
 use rollout::{FailureCode, JobId, Timestamp};
 use rollout_wire::v1;
-use scheduler_core::counts::Counts;
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::{oneshot, watch};
 use tokio::time::Instant;
-use tokio_stream::wrappers::ReceiverStream;
-use tonic::Status;
 
-use super::{ApiCode, ApiError, COMMIT_WAIT, JobsService, STREAM_MESSAGES_MAX, Stream, counts, job_id, page};
-use crate::inbox::Input;
-use crate::store::{JobCounts, JobRow};
+use super::outlet::Outlet;
+use super::{ApiCode, ApiError, COMMIT_WAIT, JobsService, Stream, job_id, page};
+use crate::inbox::{Commits, Input};
+use crate::store::JobRow;
+use crate::sums;
 
 /// A watcher is told at most this often.
 const WATCH_INTERVAL: Duration = Duration::from_millis(500);
-/// How often a watched job is looked at, while commits come.
-const WATCH_PAUSE: Duration = Duration::from_millis(25);
+/// States of a watched job that wait for a slow watcher.
+const WATCH_MESSAGES_MAX: usize = 4;
 /// Bytes of a reason to cancel.
 const REASON_BYTES_MAX: usize = 1024;
 
@@ -55,60 +54,78 @@ fn parse_token(token: &str) -> Option<(Timestamp, JobId)> {
 
 pub(super) async fn watch(service: &JobsService, job: &str) -> Result<Stream<v1::Job>, ApiError> {
     let id = job_id(job)?;
+    // Before the first answer is made: what is stored meanwhile is told after it.
+    let commits = service.commits.clone();
     let first = get(service, job).await?;
-    let (sender, stream) = mpsc::channel(STREAM_MESSAGES_MAX);
-    let watching = Watching { service: service.clone(), job: id, sender };
-    service.tasks.spawn(watching.run(first));
-    Ok(ReceiverStream::new(stream))
+    let (outlet, stream) = Outlet::open(service, WATCH_MESSAGES_MAX)?;
+    let watching = Watching { service: service.clone(), job: id, commits };
+    service.tasks.spawn(watching.run(first, outlet));
+    Ok(stream)
 }
 
 struct Watching {
     service: JobsService,
     job: JobId,
-    sender: mpsc::Sender<Result<v1::Job, Status>>,
+    commits: watch::Receiver<Commits>,
 }
 
 impl Watching {
-    async fn run(self, first: v1::Job) {
+    async fn run(self, first: v1::Job, outlet: Outlet<v1::Job>) {
+        let service = self.service.clone();
         let watched = tokio::select! {
-            () = self.sender.closed() => Ok(()),
-            () = self.service.stop.cancelled() => Err(ApiError::from(crate::inbox::Stopping)),
-            watched = self.watch(first) => watched,
+            () = outlet.closed() => Ok(()),
+            () = service.stop.cancelled() => Err(ApiError::from(crate::inbox::Stopping)),
+            watched = self.watch(first, &outlet) => watched,
         };
-        if let Err(error) = watched {
-            error.log();
-            // The watcher may be gone.
-            let _ = self.sender.try_send(Err(error.into()));
-        }
+        outlet.end(&service, watched);
     }
 
     /// Until the job is final, or the watcher is gone.
-    async fn watch(&self, first: v1::Job) -> Result<(), ApiError> {
-        let mut commits = self.service.commits.clone();
+    async fn watch(mut self, first: v1::Job, outlet: &Outlet<v1::Job>) -> Result<(), ApiError> {
         let mut shown = first.clone();
         let mut next = Some(first);
         loop {
             if let Some(job) = next.take() {
                 shown = job.clone();
                 let is_final = job.finished_at_us.is_some();
-                if self.sender.send(Ok(job)).await.is_err() || is_final {
+                if outlet.send(job).await.is_err() || is_final {
                     return Ok(());
                 }
             }
-            let due_at = Instant::now() + WATCH_INTERVAL;
-            // An end is told at once, any other change when it is due.
-            loop {
-                tokio::select! {
-                    () = tokio::time::sleep_until(due_at) => break,
-                    changed = commits.changed() => if changed.is_err() { return Ok(()) },
-                }
-                if self.state().await?.is_final() {
-                    break;
-                }
-                tokio::time::sleep(WATCH_PAUSE).await;
+            if !self.due().await? {
+                return Ok(());
             }
             let job = message(&self.service, self.row().await?).await?;
             next = Some(job).filter(|job| *job != shown);
+        }
+    }
+
+    /// Waits until there may be something to tell: an end at once, any other change when it is
+    /// due. Commits that end no job cost a watcher nothing. False when there are no more commits.
+    async fn due(&mut self) -> Result<bool, ApiError> {
+        let before = *self.commits.borrow();
+        let due_at = Instant::now() + WATCH_INTERVAL;
+        let mut ended = before.jobs_ended;
+        loop {
+            let is_due = tokio::select! {
+                () = tokio::time::sleep_until(due_at) => true,
+                changed = self.commits.changed() => {
+                    if changed.is_err() {
+                        return Ok(false);
+                    }
+                    false
+                }
+            };
+            let commits = *self.commits.borrow_and_update();
+            if is_due {
+                return Ok(true);
+            }
+            if commits.jobs_ended != ended {
+                ended = commits.jobs_ended;
+                if self.state().await?.is_final() {
+                    return Ok(true);
+                }
+            }
         }
     }
 
@@ -156,89 +173,25 @@ pub(super) async fn committed<T>(service: &JobsService, answer: oneshot::Receive
     }
 }
 
-/// Sums of a job: from the core while it runs, from the store once it has ended.
+/// A job with its sums: stored with it once it has ended, from the core while it runs.
 pub(super) async fn message(service: &JobsService, row: JobRow) -> Result<v1::Job, ApiError> {
     let job = row.job;
+    if let Some(sums) = row.sums.clone() {
+        return Ok(with_sums(row, *sums));
+    }
     if !row.state.is_final()
         && let Some(counts) = service.ask(move |cluster, _| cluster.counts(job)).await?.flatten()
     {
-        return Ok(of_core(row, counts));
+        return Ok(with_sums(row, sums::of_core(counts)));
     }
     let facts = service.jobs.of(&row).await?;
-    let sums = service.counts.get(&service.reads, job, facts.success_at(), row.state.is_final()).await?;
-    Ok(of_store(row, &sums))
+    let counts = service.counts.get(&service.reads, job, facts.success_at(), row.state.is_final()).await?;
+    let sums = sums::of_store(&row, &counts);
+    Ok(with_sums(row, sums))
 }
 
-fn of_core(row: JobRow, counts: Counts) -> v1::Job {
-    let totals = counts.totals;
-    let failures = totals.failures.into_iter().map(|((domain, code), failure)| v1::FailureCount {
-        domain: domain.to_string(),
-        code: code.to_string(),
-        rollouts: failure.rollouts,
-        example: failure.example,
-        example_rollout: failure.example_rollout.to_string(),
-    });
-    let mut failures: Vec<_> = failures.collect();
-    failures.sort_by_key(|failure| std::cmp::Reverse(failure.rollouts));
-    #[allow(clippy::cast_precision_loss)]
-    let mean = |&(sum, groups): &(f64, u64)| (sum / groups as f64, groups);
-    v1::Job {
-        counts: Some(v1::Counts {
-            groups_total: counts.groups_total,
-            groups_closed: totals.groups_closed,
-            groups_sealed: counts.groups_sealed,
-            rollouts_total: counts.rollouts_total,
-            rollouts_admitted: counts.rollouts_admitted,
-            rollouts_ended: totals.rollouts_ended,
-            rollouts_valid: totals.rollouts_valid,
-            steps_running: counts.steps_running,
-            steps_ready: counts.steps_ready,
-        }),
-        rewards: Some(v1::Rewards {
-            count: totals.rollouts_valid,
-            sum: totals.reward_sum,
-            successes: totals.successes,
-            pass_at_k: pass_at_k(totals.pass_at_k.iter().map(mean)),
-        }),
-        failures,
-        ..head(row)
-    }
-}
-
-fn of_store(row: JobRow, sums: &JobCounts) -> v1::Job {
-    let failures = sums.failures.iter().map(|failure| v1::FailureCount {
-        domain: failure.domain.clone(),
-        code: failure.code.clone(),
-        rollouts: failure.rollouts,
-        example: failure.example.clone(),
-        example_rollout: failure.example_rollout.to_string(),
-    });
-    v1::Job {
-        counts: Some(v1::Counts {
-            groups_total: u64::from(row.groups_total),
-            groups_closed: sums.groups_closed,
-            groups_sealed: sums.groups_sealed,
-            rollouts_total: u64::from(row.groups_total) * u64::from(row.group_size),
-            rollouts_admitted: sums.admitted,
-            rollouts_ended: sums.ended,
-            rollouts_valid: sums.valid,
-            steps_running: 0,
-            steps_ready: 0,
-        }),
-        rewards: Some(v1::Rewards {
-            count: sums.valid,
-            sum: sums.reward_sum,
-            successes: sums.successes,
-            pass_at_k: pass_at_k(counts::pass_at_k(sums)),
-        }),
-        failures: failures.collect(),
-        ..head(row)
-    }
-}
-
-fn pass_at_k(values: impl IntoIterator<Item = (f64, u64)>) -> Vec<v1::PassAtK> {
-    let values = values.into_iter().zip(1u32..);
-    values.map(|((value, groups), k)| v1::PassAtK { k, value, groups }).collect()
+fn with_sums(row: JobRow, sums: v1::Job) -> v1::Job {
+    v1::Job { counts: sums.counts, rewards: sums.rewards, failures: sums.failures, ..head(row) }
 }
 
 fn head(row: JobRow) -> v1::Job {

@@ -7,24 +7,22 @@ use bytes::Bytes;
 use rollout::RolloutId;
 use rollout::outcome::Captured;
 use rollout_wire::{to_wire, v1};
-use tokio::sync::mpsc;
-use tokio_stream::wrappers::ReceiverStream;
-use tonic::Status;
 
+use super::outlet::{Gone, Outlet};
 use super::rollouts::step_index;
-use super::{ApiCode, ApiError, JobsService, STREAM_MESSAGES_MAX, Stream, blob};
+use super::{ApiCode, ApiError, JobsService, Stream, blob};
 use crate::link::ReadLogRefused;
 use crate::store::AttemptRow;
 
 /// Bytes of one chunk.
 const CHUNK_BYTES_MAX: usize = 64 << 10;
+/// Chunks that wait for a slow reader.
+const CHUNKS_MAX: usize = 4;
 /// How often a followed log is asked for more.
 const FOLLOW_INTERVAL: Duration = Duration::from_millis(250);
 /// How long a node may take to answer.
 const NODE_TIMEOUT: Duration = Duration::from_secs(10);
 const STREAMS: [&str; 2] = ["stdout", "stderr"];
-
-type Chunks = mpsc::Sender<Result<v1::LogsChunk, Status>>;
 
 pub(super) async fn logs(
     service: &JobsService,
@@ -51,21 +49,17 @@ pub(super) async fn logs(
         ApiError::not_found("attempt", &format!("{}/{}", request.rollout, request.step))
             .hint("the step has not been placed yet; `rollyard explain` says why")
     })?;
-    let (sender, chunks) = mpsc::channel(STREAM_MESSAGES_MAX);
-    let reading =
-        Reading { service: service.clone(), follow: request.follow && !service.read_only, chunks: sender };
+    let (outlet, stream) = Outlet::open(service, CHUNKS_MAX)?;
+    let reading = Reading { service: service.clone(), follow: request.follow && !service.read_only, outlet };
     service.tasks.spawn(reading.run(attempt, streams));
-    Ok(ReceiverStream::new(chunks))
+    Ok(stream)
 }
 
 struct Reading {
     service: JobsService,
     follow: bool,
-    chunks: Chunks,
+    outlet: Outlet<v1::LogsChunk>,
 }
-
-/// The client closed its stream.
-struct Gone;
 
 impl Reading {
     async fn run(self, attempt: AttemptRow, streams: Vec<&'static str>) {
@@ -73,16 +67,12 @@ impl Reading {
             let mut positions: Vec<(&'static str, u64)> = streams.into_iter().map(|s| (s, 0)).collect();
             self.read(attempt, &mut positions).await
         };
-        tokio::select! {
-            () = self.chunks.closed() => {}
-            () = self.service.stop.cancelled() => {
-                let _ = self.chunks.try_send(Err(ApiError::from(crate::inbox::Stopping).into()));
-            }
-            result = read => if let Err(error) = result {
-                error.log();
-                let _ = self.chunks.try_send(Err(error.into()));
-            }
-        }
+        let ended = tokio::select! {
+            () = self.outlet.closed() => Ok(()),
+            () = self.service.stop.cancelled() => Err(ApiError::from(crate::inbox::Stopping)),
+            ended = read => ended,
+        };
+        self.outlet.end(&self.service, ended);
     }
 
     async fn read(
@@ -94,8 +84,9 @@ impl Reading {
             if let Some(outcome) = &attempt.outcome {
                 for (stream, offset) in positions {
                     let captured = if *stream == "stdout" { &outcome.stdout } else { &outcome.stderr };
-                    if self.stored(stream, captured, *offset).await.is_err() {
-                        return Ok(());
+                    match self.stored(stream, captured, *offset).await {
+                        Ok(read) => read?,
+                        Err(Gone) => return Ok(()),
                     }
                 }
                 return Ok(());
@@ -165,20 +156,23 @@ impl Reading {
     }
 
     /// The rest of a stored stream, from `offset` on.
-    async fn stored(&self, stream: &str, captured: &Captured, offset: u64) -> Result<(), Gone> {
+    async fn stored(
+        &self,
+        stream: &str,
+        captured: &Captured,
+        offset: u64,
+    ) -> Result<Result<(), ApiError>, Gone> {
         if let Some(sha256) = &captured.sha256
             && let Err(error) = self.copy(stream, sha256, offset).await?
         {
-            error.log();
-            let _ = self.chunks.send(Err(error.into())).await;
-            return Err(Gone);
+            return Ok(Err(error));
         }
         if captured.truncated {
             let dropped_bytes = captured.written.0.saturating_sub(captured.stored.0);
             let last = v1::LogsChunk { stream: stream.to_owned(), data: Vec::new(), dropped_bytes };
-            self.chunks.send(Ok(last)).await.map_err(|_| Gone)?;
+            self.outlet.send(last).await?;
         }
-        Ok(())
+        Ok(Ok(()))
     }
 
     async fn copy(&self, stream: &str, sha256: &str, offset: u64) -> Result<Result<(), ApiError>, Gone> {
@@ -205,6 +199,6 @@ impl Reading {
 
     async fn send(&self, stream: &str, data: Vec<u8>) -> Result<(), Gone> {
         let chunk = v1::LogsChunk { stream: stream.to_owned(), data, dropped_bytes: 0 };
-        self.chunks.send(Ok(chunk)).await.map_err(|_| Gone)
+        self.outlet.send(chunk).await
     }
 }

@@ -50,6 +50,7 @@ pub(super) async fn list(service: &JobsService) -> Result<v1::ListNodesReply, Ap
             memory_available_bytes: connected.measured.memory_available.0,
             load_milli: connected.measured.load_milli,
             version: connected.about.version,
+            held: connected.measured.held,
         };
         nodes.insert(node.name.clone(), node);
     }

@@ -11,7 +11,7 @@ use rollout_wire::v1;
 use sha2::{Digest, Sha256};
 use tokio::sync::oneshot;
 
-use super::{ApiCode, ApiError, JobsService, blob, jobs};
+use super::{ApiCode, ApiError, JobsService, blob, error, jobs};
 use crate::clock;
 use crate::inbox::{Input, Submission, SubmitRefused, Submitted};
 use crate::jobs::JobFacts;
@@ -22,6 +22,8 @@ use crate::store::{NewJob, StoredFile};
 pub const DOCUMENT_BYTES_MAX: usize = 8 << 20;
 /// Bytes of its name as shown, of a table root and of a client file's path.
 pub const PATH_BYTES_MAX: usize = 4096;
+/// Bytes of one name of a path: what file systems take.
+const PATH_PART_BYTES_MAX: usize = 255;
 /// Client files of one job.
 pub const CLIENT_FILES_MAX: usize = 4096;
 /// Groups of one job: rows times epochs.
@@ -36,15 +38,9 @@ pub(super) async fn submit(
     let resume = request.if_unfinished() == v1::submit_request::IfUnfinished::Resume;
     let request_hash = request_hash(&request);
 
-    let checked = rollout::spec::check(&request.document, &request.source_name);
-    let Some(plan) = checked.plan.clone() else {
-        let diagnostics: Vec<_> = checked.errors().collect();
-        let details = serde_json::to_vec(&diagnostics).unwrap_or_default();
-        let mut error = ApiError::new(ApiCode::SpecInvalid, checked.render(&request.document));
-        error.details = details;
-        return Err(error.hint("nothing was stored; correct the spec and submit it again"));
-    };
-    let warnings = checked.warnings().filter_map(|warning| serde_json::to_string(warning).ok()).collect();
+    let turn = service.limits.check().await;
+    let (request, plan, warnings) = checked(request).await?;
+    drop(turn);
 
     // A repeated submit need not read its rows again; the driver decides all the same.
     if let Some(row) = service.reads.job_by_key(&request.idempotency_key).await? {
@@ -90,6 +86,26 @@ pub(super) async fn submit(
     let row = service.reads.job(job).await?;
     let row = row.ok_or_else(|| ApiError::not_found("job", &job.to_string()))?;
     Ok(v1::SubmitReply { job: Some(jobs::message(service, row).await?), resumed, warnings })
+}
+
+/// The plan of the document, and its warnings. A large one takes seconds: it leaves the threads
+/// that serve everyone else.
+async fn checked(request: v1::SubmitRequest) -> Result<(v1::SubmitRequest, JobPlan, Vec<String>), ApiError> {
+    let check = move || {
+        let checked = rollout::spec::check(&request.document, &request.source_name);
+        let Some(plan) = checked.plan.clone() else {
+            let mut error = ApiError::new(ApiCode::SpecInvalid, checked.render(&request.document));
+            error.details = error::list(checked.errors().filter_map(|error| serde_json::to_vec(error).ok()));
+            return Err(error.hint("nothing was stored; correct the spec and submit it again"));
+        };
+        let warnings = checked.warnings().filter_map(|warning| serde_json::to_string(warning).ok()).collect();
+        Ok((request, plan, warnings))
+    };
+    tokio::task::spawn_blocking(check).await.map_err(|error| panicked(&error))?
+}
+
+fn panicked(error: &tokio::task::JoinError) -> ApiError {
+    ApiError::new(ApiCode::StoreFailed, error.to_string())
 }
 
 fn bounds(request: &v1::SubmitRequest) -> Result<(), ApiError> {
@@ -185,6 +201,20 @@ fn table_root(plan: &JobPlan, job: JobId, asked: &str) -> Result<String, ApiErro
         return Err(ApiError::bad_request("table_root", format!("`{shown}` is not an absolute path"))
             .hint("a relative path means nothing to the scheduler: make it absolute"));
     }
+    let part_bytes = path.split('/').map(str::len).max().unwrap_or_default();
+    if path.len() > PATH_BYTES_MAX || part_bytes > PATH_PART_BYTES_MAX {
+        let problem =
+            format!("at most {PATH_BYTES_MAX} bytes, and {PATH_PART_BYTES_MAX} between two slashes");
+        return Err(ApiError::bad_request("table_root", problem));
+    }
+    if path.chars().any(rollout::text::is_deceptive) {
+        let shown = rollout::text::shown(path, 120);
+        return Err(ApiError::bad_request(
+            "table_root",
+            format!("`{shown}` has characters that do not print"),
+        )
+        .hint("rename the directory"));
+    }
     Ok(path.to_owned())
 }
 
@@ -242,8 +272,7 @@ async fn rows(
         })?;
         Ok((Arc::new(JobFacts { job, plan: Arc::new(plan), table_root, files, rows }), groups))
     });
-    let panicked = |error: tokio::task::JoinError| ApiError::new(ApiCode::StoreFailed, error.to_string());
-    checked.await.map_err(panicked)?
+    checked.await.map_err(|error| panicked(&error))?
 }
 
 fn check_rows(plan: &JobPlan, rows: &TaskRows) -> Result<u32, ApiError> {
@@ -256,6 +285,7 @@ fn check_rows(plan: &JobPlan, rows: &TaskRows) -> Result<u32, ApiError> {
         let position = u64::from(index);
         let invalid = |problem: &dyn std::error::Error| {
             ApiError::new(ApiCode::RowsInvalid, crate::health::chain(problem))
+                .hint("`rollyard check` lists every row with a problem")
         };
         resolve::check_row(plan, position, &row).map_err(|problem| invalid(&problem))?;
         // Without `tasks.id` ids are row numbers: they cannot repeat.

@@ -1,4 +1,4 @@
-//! A hello as the core takes it. Every refusal names the field.
+//! Reports as the core takes them. Every refusal names the field.
 
 use super::About;
 use rollout::failure::Failure;
@@ -7,14 +7,14 @@ use rollout::quantity::{QUANTITY_MAX, Request};
 use rollout::text::shown;
 use rollout::{AttemptId, Bytes, FailureCode, Generation, IncarnationId, MilliCpu, NodeId};
 use rollout_wire::from_wire::{self, WireError};
-use rollout_wire::v1;
+use rollout_wire::{HELD_ATTEMPTS_MAX, v1};
 use scheduler_core::Event;
 use scheduler_core::event::{Capacity, Fence, Held, HeldPhase, Measured, RefusalClass};
 
-/// Attempts one executor may hold.
-pub const HELD_MAX: usize = 65_536;
 /// Kinds of backend one node may offer.
 const BACKENDS_MAX: usize = 16;
+/// Characters of the message of a failure that are kept.
+const FAILURE_CHARS_MAX: usize = 4_096;
 /// Characters of a version or a message of an executor that are kept.
 const TEXT_CHARS_MAX: usize = 512;
 
@@ -28,7 +28,7 @@ pub(super) struct Greeting {
 }
 
 fn wrong(field: &str, problem: impl Into<String>) -> WireError {
-    WireError { field: field.to_owned(), problem: problem.into() }
+    WireError { field: field.to_owned(), problem: shown(&problem.into(), TEXT_CHARS_MAX) }
 }
 
 pub(super) fn greeting(hello: &v1::Hello) -> Result<Greeting, WireError> {
@@ -43,9 +43,6 @@ pub(super) fn greeting(hello: &v1::Hello) -> Result<Greeting, WireError> {
             return Err(wrong(field, format!("{value} is above {QUANTITY_MAX}")));
         }
     }
-    if hello.held.len() > HELD_MAX {
-        return Err(wrong("hello.held", format!("{} attempts, at most {HELD_MAX}", hello.held.len())));
-    }
     Ok(Greeting {
         node: NodeId(from_wire::parse("hello.node", &hello.node)?),
         incarnation: from_wire::parse("hello.incarnation", &hello.incarnation)?,
@@ -58,7 +55,7 @@ pub(super) fn greeting(hello: &v1::Hello) -> Result<Greeting, WireError> {
             sandboxes: capacity.sandboxes,
             disk_limit_max: Bytes(capacity.disk_limit_max_bytes),
         },
-        held: hello.held.iter().map(held).collect::<Result<_, _>>()?,
+        held: held("hello.held", &hello.held)?,
         about: About {
             version: shown(&hello.version, TEXT_CHARS_MAX),
             backends: backends(&capacity.backends)?,
@@ -76,18 +73,25 @@ fn backends(names: &[String]) -> Result<Vec<String>, WireError> {
     Ok(names.iter().map(|name| shown(name, TEXT_CHARS_MAX)).collect())
 }
 
-fn held(message: &v1::HeldAttempt) -> Result<Held, WireError> {
+fn held(field: &str, list: &[v1::HeldAttempt]) -> Result<Vec<Held>, WireError> {
     use v1::held_attempt::Phase;
-    Ok(Held {
-        attempt: from_wire::attempt("hello.held.attempt", message.attempt.as_ref())?,
-        generation: Generation(message.generation),
-        phase: match message.phase() {
-            Phase::Running => HeldPhase::Running,
-            Phase::Ended => HeldPhase::Ended,
-            Phase::Kept => HeldPhase::Kept,
-            Phase::Unspecified => return Err(wrong("hello.held.phase", "unspecified")),
-        },
-    })
+    if list.len() > HELD_ATTEMPTS_MAX {
+        return Err(wrong(field, format!("{} attempts, at most {HELD_ATTEMPTS_MAX}", list.len())));
+    }
+    let (attempt, phase) = (format!("{field}.attempt"), format!("{field}.phase"));
+    let entry = |message: &v1::HeldAttempt| {
+        Ok(Held {
+            attempt: from_wire::attempt(&attempt, message.attempt.as_ref())?,
+            generation: Generation(message.generation),
+            phase: match message.phase() {
+                Phase::Running => HeldPhase::Running,
+                Phase::Ended => HeldPhase::Ended,
+                Phase::Kept => HeldPhase::Kept,
+                Phase::Unspecified => return Err(wrong(&phase, "unspecified")),
+            },
+        })
+    };
+    list.iter().map(entry).collect()
 }
 
 pub(super) fn measured(beat: &v1::Heartbeat) -> Measured {
@@ -96,6 +100,7 @@ pub(super) fn measured(beat: &v1::Heartbeat) -> Measured {
         disk_available: Bytes(beat.disk_available_bytes),
         load_milli: beat.load_milli,
         sandboxes: beat.sandboxes,
+        held: beat.held,
     }
 }
 
@@ -111,11 +116,16 @@ impl Reporter {
         Fence { node: self.node.clone(), incarnation: self.incarnation, generation: Generation(generation) }
     }
 
+    pub(super) fn held(&self, message: &v1::Held) -> Result<Event, WireError> {
+        let held = held("held.held", &message.held)?;
+        Ok(Event::Held { node: self.node.clone(), incarnation: self.incarnation, held })
+    }
+
     pub(super) fn started(&self, message: &v1::AttemptStarted) -> Result<Event, WireError> {
         Ok(Event::AttemptStarted {
             at: self.at(message.generation),
             attempt: from_wire::attempt("started.attempt", message.attempt.as_ref())?,
-            started_at: rollout::Timestamp(message.started_at_us),
+            started_at: from_wire::timestamp("started.started_at_us", message.started_at_us)?,
         })
     }
 
@@ -123,8 +133,11 @@ impl Reporter {
         let attempt = from_wire::attempt("ended.attempt", message.attempt.as_ref())?;
         let outcome = from_wire::required("ended.outcome", message.outcome.as_ref());
         // Told again after every attach, a refused end would keep the attempt open for ever.
-        let outcome =
+        let mut outcome =
             outcome.and_then(from_wire::outcome).unwrap_or_else(|problem| self.unknown(attempt, &problem));
+        if let Some(failure) = &mut outcome.failure {
+            failure.message = shown(&failure.message, FAILURE_CHARS_MAX);
+        }
         let kept = message.kept && outcome.failure.is_none();
         let at = self.at(message.generation);
         Ok(Event::AttemptEnded { at, attempt, outcome: Box::new(outcome), kept })
@@ -202,5 +215,27 @@ mod tests {
             break_it(&mut bad);
             assert_eq!(greeting(&bad).unwrap_err().field, field);
         }
+    }
+
+    #[test]
+    fn a_list_is_bounded_like_that_of_a_hello() {
+        let reporter =
+            Reporter { node: NodeId("n1".parse().unwrap()), incarnation: IncarnationId::from_bits(1) };
+        let held = v1::HeldAttempt {
+            attempt: Some(v1::AttemptRef { rollout: "j0000000000007-g0-s0".to_owned(), step: 0, attempt: 0 }),
+            generation: 1,
+            phase: 1,
+        };
+        let list = |len| v1::Held { held: vec![held.clone(); len] };
+        assert!(matches!(reporter.held(&list(HELD_ATTEMPTS_MAX)), Ok(Event::Held { held, .. })
+            if held.len() == HELD_ATTEMPTS_MAX));
+        let refused = reporter.held(&list(HELD_ATTEMPTS_MAX + 1)).unwrap_err();
+        assert_eq!(
+            (refused.field.as_str(), refused.problem.as_str()),
+            ("held.held", "65537 attempts, at most 65536")
+        );
+        let refused =
+            reporter.held(&v1::Held { held: vec![v1::HeldAttempt { phase: 0, ..held }] }).unwrap_err();
+        assert_eq!(refused.field, "held.held.phase");
     }
 }

@@ -6,20 +6,23 @@
 //! commands of the driver ─> sender (resolves starts) ────────────────────────┘
 //! ```
 
+use std::sync::Arc;
 use std::time::Duration;
 
+use prost::Message as _;
+use rollout::text::shown;
 use rollout_wire::from_wire::WireError;
-use rollout_wire::{to_wire, v1};
+use rollout_wire::{HELD_ATTEMPTS_MAX, to_wire, v1};
 use scheduler_core::{Command, Event};
-use tokio::sync::{mpsc, watch};
+use tokio::sync::{Semaphore, mpsc, watch};
 use tokio::time::timeout;
-use tonic::{Status, Streaming};
+use tonic::{Code, Status, Streaming};
 
 use super::hello::{Greeting, Reporter, greeting, measured};
 use super::service::NodesService;
 use super::start::StartOrder;
 use super::{Close, NODE_COMMANDS_MAX, Outgoing};
-use crate::inbox::{Input, SessionId};
+use crate::inbox::{Input, Reported, SessionId};
 
 /// How long a connection may take to say hello.
 const HELLO_TIMEOUT: Duration = Duration::from_secs(10);
@@ -27,13 +30,22 @@ const HELLO_TIMEOUT: Duration = Duration::from_secs(10);
 pub(super) const OUT_BATCHES_MAX: usize = 64;
 /// Reports of work that wait for the driver. An executor has at most three unanswered reports per
 /// attempt it holds.
-const WORK_REPORTS_MAX: usize = 3 * super::hello::HELD_MAX;
+const WORK_REPORTS_MAX: usize = 3 * HELD_ATTEMPTS_MAX;
+/// Lists of what the executor holds that wait for the driver. One that comes meanwhile is left out: the
+/// next one says more.
+const HELD_LISTS_MAX: usize = 1;
+/// Bytes of such reports of one node; past it nothing more is read from its stream until the
+/// driver has taken some.
+const WORK_REPORT_BYTES_MAX: usize = 32 << 20;
 /// Commands resolved and sent together.
 const BATCH_COMMANDS_MAX: usize = 256;
 /// Bytes of one batch, unless a single command is larger.
 const BATCH_BYTES_MAX: usize = 8 << 20;
 /// How long a batch may wait for the stream before the node counts as too slow.
 const SEND_STALL_MAX: Duration = Duration::from_secs(30);
+
+/// Characters of a broken stream's message that are kept.
+const STATUS_CHARS_MAX: usize = 200;
 
 type Out = mpsc::Sender<Result<v1::CommandBatch, Status>>;
 
@@ -86,7 +98,7 @@ async fn hello(incoming: &mut Streaming<v1::ReportBatch>) -> Result<(Greeting, V
     let bad = |message: String| Close { code: "bad_hello", message };
     let first = timeout(HELLO_TIMEOUT, incoming.message()).await;
     let first = first.map_err(|_| bad(format!("no hello within {} s", HELLO_TIMEOUT.as_secs())))?;
-    let first = first.map_err(|status| bad(status.message().to_owned()))?;
+    let first = first.map_err(|status| bad(shown(status.message(), STATUS_CHARS_MAX)))?;
     let mut reports = first.map(|batch| batch.reports).unwrap_or_default().into_iter();
     match reports.next().and_then(|report| report.kind) {
         Some(v1::report::Kind::Hello(hello)) => {
@@ -110,7 +122,9 @@ async fn serve(
 ) -> Close {
     let (work, reports) = mpsc::channel(WORK_REPORTS_MAX);
     let (acknowledge, acknowledged) = watch::channel(None);
-    let reader = Reader { service, session, reporter, work, acknowledge };
+    let lists = Arc::new(Semaphore::new(HELD_LISTS_MAX));
+    let bytes = Arc::new(Semaphore::new(WORK_REPORT_BYTES_MAX));
+    let reader = Reader { service, session, reporter, work, lists, bytes, acknowledge };
     let asked_to_close = async {
         let close = closed.wait_for(Option::is_some).await;
         close
@@ -140,7 +154,10 @@ struct Reader<'a> {
     service: &'a NodesService,
     session: SessionId,
     reporter: &'a Reporter,
-    work: mpsc::Sender<Event>,
+    work: mpsc::Sender<Input>,
+    /// Whose turn it is to wait for the driver, with a list.
+    lists: Arc<Semaphore>,
+    bytes: Arc<Semaphore>,
     acknowledge: watch::Sender<Option<u64>>,
 }
 
@@ -149,7 +166,7 @@ impl Reader<'_> {
         let mut reports = rest;
         loop {
             for report in reports {
-                if let Err(close) = self.report(report) {
+                if let Err(close) = self.report(report).await {
                     return close;
                 }
             }
@@ -158,14 +175,20 @@ impl Reader<'_> {
                 Ok(None) => {
                     return Close { code: "gone", message: "the executor closed the stream".to_owned() };
                 }
-                Err(status) => return Close { code: "gone", message: status.message().to_owned() },
+                Err(status) => {
+                    // What cannot be decoded cannot be sent again either.
+                    let unreadable = matches!(status.code(), Code::OutOfRange | Code::Internal);
+                    let code = if unreadable { "bad_report" } else { "gone" };
+                    return Close { code, message: shown(status.message(), STATUS_CHARS_MAX) };
+                }
             };
         }
     }
 
-    fn report(&self, report: v1::Report) -> Result<(), Close> {
+    async fn report(&self, report: v1::Report) -> Result<(), Close> {
         use v1::report::Kind;
         let bad = |problem: WireError| Close { code: "bad_report", message: problem.to_string() };
+        let weight = report.encoded_len().clamp(1, WORK_REPORT_BYTES_MAX);
         let event = match report.kind {
             Some(Kind::Heartbeat(beat)) => {
                 self.service.links.beat(&self.reporter.node, self.session, measured(&beat));
@@ -173,28 +196,44 @@ impl Reader<'_> {
                 return Ok(());
             }
             Some(Kind::LogData(data)) => {
-                self.service.links.log_data(&self.reporter.node, self.session, data);
-                return Ok(());
+                return self.service.links.log_data(&self.reporter.node, self.session, data);
             }
             Some(Kind::Started(message)) => self.reporter.started(&message).map_err(bad)?,
             Some(Kind::Ended(message)) => self.reporter.ended(&message).map_err(bad)?,
             Some(Kind::Refused(message)) => self.reporter.refused(&message).map_err(bad)?,
             Some(Kind::Checkpoint(message)) => self.reporter.checkpoint_taken(&message).map_err(bad)?,
+            Some(Kind::Held(message)) => {
+                let Ok(turn) = self.lists.clone().try_acquire_owned() else {
+                    tracing::debug!(node = %self.reporter.node, HELD_LISTS_MAX, "left out a list: another waits");
+                    return Ok(());
+                };
+                let node = self.reporter.node.clone();
+                let event = self.reporter.held(&message).map_err(bad)?;
+                return self.wait(Input::Held { node, event, turn });
+            }
             Some(Kind::Hello(_)) => {
                 return Err(Close { code: "bad_report", message: "a second hello".to_owned() });
             }
             None => return Err(Close { code: "bad_report", message: "an unknown report".to_owned() }),
         };
-        self.work.try_send(event).map_err(|_| Close {
+        let weight = u32::try_from(weight).unwrap_or(u32::MAX);
+        let bytes = self.bytes.clone().acquire_many_owned(weight).await;
+        let bytes = bytes.map_err(|_| Close { code: "stopping", message: "the session ends".to_owned() })?;
+        self.wait(Input::Reported(Reported { event, bytes }))
+    }
+
+    /// Hands it to those that wait for the driver.
+    fn wait(&self, input: Input) -> Result<(), Close> {
+        self.work.try_send(input).map_err(|_| Close {
             code: "too_many_reports",
             message: format!("{WORK_REPORTS_MAX} reports wait"),
         })
     }
 }
 
-async fn forward(service: &NodesService, mut reports: mpsc::Receiver<Event>) -> Close {
-    while let Some(event) = reports.recv().await {
-        if service.inbox.send(Input::Event(event)).await.is_err() {
+async fn forward(service: &NodesService, mut reports: mpsc::Receiver<Input>) -> Close {
+    while let Some(report) = reports.recv().await {
+        if service.inbox.send(report).await.is_err() {
             break;
         }
     }

@@ -9,8 +9,9 @@ use std::collections::BTreeMap;
 use prost::Message;
 use rollout::state::{JobState, StepState};
 use rollout::{AttemptId, FailureCode, GroupId, JobId, NodeId, RolloutId, StepIndex, Timestamp};
-use rollout_wire::to_wire;
+use rollout_wire::{to_wire, v1};
 use scheduler_core::Record;
+use scheduler_core::config::BREAKER_WINDOW;
 use scheduler_core::record::{LeaseState, RolloutEnd};
 use serde_json::{Value, json};
 
@@ -59,6 +60,8 @@ pub struct Batch {
     pub records: Vec<Record>,
     pub sealed: Vec<GroupId>,
     pub shards: Vec<ShardRow>,
+    /// Of the jobs that end in this batch.
+    pub sums: Vec<(JobId, v1::Job)>,
     /// Executor versions of the nodes in this batch, where known.
     pub versions: BTreeMap<NodeId, String>,
 }
@@ -107,6 +110,8 @@ pub(super) struct Writes {
     pub started: Sheet,
     pub ended: Sheet,
     pub step_states: Sheet,
+    pub step_books: Sheet,
+    pub breaker_ends: Sheet,
     pub rollout_ends: Sheet,
     pub closed: Sheet,
     pub sealed: Sheet,
@@ -114,6 +119,7 @@ pub(super) struct Writes {
     pub leases: Sheet,
     pub cursors: Sheet,
     pub job_states: Sheet,
+    pub job_sums: Sheet,
     pub fenced: Sheet,
 }
 
@@ -157,6 +163,9 @@ impl Writes {
         writes.files = batch.new_jobs.iter().flat_map(files).collect();
         writes.sealed = batch.sealed.iter().map(|g| json!([g.job.to_string(), g.index])).collect();
         writes.shards = batch.shards.iter().map(shard).collect();
+        let sums =
+            |(job, sums): &(JobId, v1::Job)| json!([job.to_string(), hex::encode(sums.encode_to_vec())]);
+        writes.job_sums = batch.sums.iter().map(sums).collect();
         writes
     }
 }
@@ -190,6 +199,9 @@ fn shard(row: &ShardRow) -> Value {
 struct Folding {
     attempts: BTreeMap<AttemptId, AttemptWrite>,
     step_states: BTreeMap<(RolloutId, StepIndex), StepState>,
+    step_books: BTreeMap<(RolloutId, StepIndex), Value>,
+    /// By job, step and place in the ring.
+    breaker_ends: BTreeMap<(JobId, StepIndex, u64), Value>,
     rollout_ends: BTreeMap<RolloutId, Value>,
     groups: Vec<Value>,
     closed: BTreeMap<GroupId, Value>,
@@ -259,6 +271,20 @@ impl Folding {
             Record::StepState { rollout, step, state } => {
                 self.step_states.insert((*rollout, *step), *state);
             }
+            Record::StepBooks { rollout, step, books } => {
+                let not_before = books.not_before.map(|at| at.0);
+                let row = with(
+                    rollout_key(*rollout),
+                    [json!(step.0), json!(books.chain_breaks), json!(books.refusals), json!(not_before)],
+                );
+                self.step_books.insert((*rollout, *step), row);
+            }
+            Record::BreakerEnd { job, end } => {
+                let slot = end.number % BREAKER_WINDOW as u64;
+                let code = end.code.map(|code| code.as_str());
+                let row = json!([job.to_string(), end.step.0, slot, end.number, code]);
+                self.breaker_ends.insert((*job, end.step, slot), row);
+            }
             Record::RolloutEnded { rollout, end } => {
                 self.rollout_ends.insert(*rollout, rollout_end(*rollout, end));
             }
@@ -296,6 +322,8 @@ impl Folding {
                 with(rollout_key(rollout), [json!(step.0), json!(state.as_str())])
             })
             .collect();
+        writes.step_books = self.step_books.into_values().collect();
+        writes.breaker_ends = self.breaker_ends.into_values().collect();
         writes.generations = self
             .generations
             .into_iter()

@@ -9,6 +9,7 @@ use rollout::{
     AttemptId, FailureCode, Generation, GroupId, IncarnationId, JobId, NodeId, RolloutId, StepIndex,
     Timestamp,
 };
+use rollout_wire::v1;
 use scheduler_core::record::LeaseState;
 use serde_json::json;
 use sqlx::sqlite::SqliteRow;
@@ -22,8 +23,6 @@ use crate::error::Error;
 pub struct JobRow {
     pub job: JobId,
     pub name: String,
-    pub document: String,
-    pub source_name: String,
     pub spec_hash: String,
     pub table_root: String,
     pub request_hash: String,
@@ -37,6 +36,8 @@ pub struct JobRow {
     pub next_seq: i64,
     pub created_at: Timestamp,
     pub finished_at: Option<Timestamp>,
+    /// Of a job that has ended: its counts, rewards and failures.
+    pub sums: Option<Box<v1::Job>>,
 }
 
 /// Sums over the stored rollouts of a job.
@@ -132,8 +133,6 @@ fn job_row(row: &SqliteRow) -> Result<JobRow, Error> {
     Ok(JobRow {
         job,
         name: text("name")?,
-        document: text("document")?,
-        source_name: text("source_name")?,
         spec_hash: text("spec_hash")?,
         table_root: text("table_root")?,
         request_hash: text("request_hash")?,
@@ -148,6 +147,7 @@ fn job_row(row: &SqliteRow) -> Result<JobRow, Error> {
         next_seq: row::signed(row, "jobs", "next_seq", &job)?,
         created_at: Timestamp(row::signed(row, "jobs", "created_at", &job)?),
         finished_at: row::optional_signed(row, "jobs", "finished_at", &job)?.map(Timestamp),
+        sums: row::sums(row, &job)?,
     })
 }
 
@@ -179,6 +179,20 @@ impl Reads {
             )
         };
         found.as_ref().map(state).transpose()
+    }
+
+    /// The spec as submitted, and the name it came under.
+    pub async fn document(&self, job: JobId) -> Result<Option<(String, String)>, Error> {
+        let found = sqlx::query(statement!("common/job_document"))
+            .bind(job.to_string())
+            .fetch_optional(&self.pool)
+            .await
+            .map_err(failed("reading the spec of a job"))?;
+        let read = |row: &SqliteRow| {
+            let text = |column| row::text(row, "jobs", column, &job).map(str::to_owned);
+            Ok((text("document")?, text("source_name")?))
+        };
+        found.as_ref().map(read).transpose()
     }
 
     pub async fn job_by_key(&self, idempotency_key: &str) -> Result<Option<JobRow>, Error> {
@@ -213,13 +227,11 @@ impl Reads {
         limit: u32,
     ) -> Result<Vec<JobRow>, Error> {
         let (created_at, job) = before.map_or((i64::MAX, String::new()), |(at, job)| (at.0, job.to_string()));
-        let rows = sqlx::query(statement!("common/list_jobs"))
-            .bind(created_at)
-            .bind(job)
-            .bind(unfinished_only)
-            .bind(limit)
-            .fetch_all(&self.pool)
-            .await;
+        let text = match unfinished_only {
+            true => statement!("common/list_unfinished_jobs"),
+            false => statement!("common/list_jobs"),
+        };
+        let rows = sqlx::query(text).bind(created_at).bind(job).bind(limit).fetch_all(&self.pool).await;
         rows.map_err(failed("listing jobs"))?.iter().map(job_row).collect()
     }
 

@@ -5,10 +5,10 @@ use std::sync::Arc;
 
 use futures::TryStreamExt;
 use rollout::plan::JobPlan;
-use rollout::state::StepState;
-use rollout::{AttemptId, FailureCode, Generation, GroupId, NodeId, RolloutId, StepIndex};
+use rollout::state::{JobState, StepState};
+use rollout::{AttemptId, FailureCode, Generation, GroupId, NodeId, RolloutId, StepIndex, Timestamp};
 use scheduler_core::event::ExpandedGroup;
-use scheduler_core::record::RolloutEnd;
+use scheduler_core::record::{BreakerEnd, RolloutEnd, StepBooks};
 use scheduler_core::snapshot::{AttemptSnapshot, GroupSnapshot, JobSnapshot, NodeSnapshot, RolloutSnapshot};
 use scheduler_core::totals::{Totals, is_success};
 use sqlx::sqlite::SqliteRow;
@@ -16,6 +16,7 @@ use sqlx::sqlite::SqliteRow;
 use super::read::{self, JobRow};
 use super::{Reads, failed, row, statement};
 use crate::error::Error;
+use crate::unrecorded::without_unrecorded;
 
 impl Reads {
     /// The live window of a job. `expand` says again what the row of an admitted group asks for:
@@ -41,11 +42,14 @@ impl Reads {
                 rollouts: rollouts.remove(&group).unwrap_or_default().into_values().collect(),
             });
         }
+        // Rows that could not be written are tried again: the job is as the core had it.
+        let (reason, told) = without_unrecorded(&job.reason);
+        let held_for_rows = told && reason.is_empty() && job.state == JobState::Held;
         Ok(JobSnapshot {
             job: job.job,
             plan,
-            state: job.state,
-            reason: job.reason.clone(),
+            state: if held_for_rows { JobState::Running } else { job.state },
+            reason: reason.to_owned(),
             cancel_code: job.cancel_code.unwrap_or(FailureCode::Cancelled),
             groups_total: job.groups_total,
             next_group: job.next_group,
@@ -53,6 +57,7 @@ impl Reads {
             created_at: job.created_at,
             groups,
             groups_sealed: sealed.unwrap_or(0),
+            breaker_ends: self.breaker_ends(job).await?,
             totals,
         })
     }
@@ -71,6 +76,7 @@ impl Reads {
                 steps: Vec::new(),
                 attempts: Vec::new(),
                 generations: Vec::new(),
+                books: Vec::new(),
             };
             groups.entry(group).or_default().insert(rollout, snapshot);
         }
@@ -94,6 +100,18 @@ impl Reads {
             let generation = Generation(row::unsigned(&row, "withdrawn", "generation", &rollout)?);
             of("withdrawn", group, rollout, &mut |r| r.generations.push((step, generation)))?;
         }
+        for row in self.open(statement!("common/open_step_books"), job).await? {
+            let group = row::group(&row, "step_books", job.job)?;
+            let rollout = row::rollout(&row, "step_books", group)?;
+            let step = StepIndex(row::unsigned(&row, "step_books", "step", &rollout)?);
+            let not_before = row::optional_signed(&row, "step_books", "not_before", &rollout)?;
+            let books = StepBooks {
+                chain_breaks: row::unsigned(&row, "step_books", "chain_breaks", &rollout)?,
+                refusals: row::unsigned(&row, "step_books", "refusals", &rollout)?,
+                not_before: not_before.map(Timestamp),
+            };
+            of("step_books", group, rollout, &mut |r| r.books.push((step, books)))?;
+        }
         for row in self.open(statement!("common/open_attempts"), job).await? {
             let group = row::group(&row, "attempts", job.job)?;
             let rollout = row::rollout(&row, "attempts", group)?;
@@ -101,6 +119,20 @@ impl Reads {
             of("attempts", group, rollout, &mut |r| r.attempts.push(snapshot.clone()))?;
         }
         Ok(groups)
+    }
+
+    /// Oldest first, by step.
+    async fn breaker_ends(&self, job: &JobRow) -> Result<Vec<BreakerEnd>, Error> {
+        let read = |row: &SqliteRow| {
+            let code = row::optional_text(row, "breaker_ends", "code", &job.job)?;
+            let code = code.map(|code| code.parse()).transpose();
+            Ok(BreakerEnd {
+                step: StepIndex(row::unsigned(row, "breaker_ends", "step", &job.job)?),
+                number: row::unsigned(row, "breaker_ends", "end_number", &job.job)?,
+                code: code.map_err(|e| row::wrong("breaker_ends", "code", &job.job, e))?,
+            })
+        };
+        self.open(statement!("common/breaker_ends"), job).await?.iter().map(read).collect()
     }
 
     /// Sums over every ended rollout and closed group, read in a stream: there may be millions.

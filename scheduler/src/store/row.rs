@@ -129,6 +129,12 @@ pub(super) fn reward(row: &SqliteRow, at: &impl Display) -> Result<Option<Reward
     Ok(Some(Reward { value: message.value, components }))
 }
 
+pub(super) fn sums(row: &SqliteRow, at: &impl Display) -> Result<Option<Box<v1::Job>>, Error> {
+    let bytes: Option<Vec<u8>> = row.try_get("sums").map_err(|e| wrong("jobs", "sums", at, e))?;
+    let read = bytes.map(|bytes| v1::Job::decode(bytes.as_slice())).transpose();
+    Ok(read.map_err(|e| wrong("jobs", "sums", at, e))?.map(Box::new))
+}
+
 pub(super) fn failure(row: &SqliteRow, at: &impl Display) -> Result<Option<Failure>, Error> {
     let Some(code) = optional_text(row, "rollouts", "failure_code", at)? else { return Ok(None) };
     let code = code.parse().map_err(|e| wrong("rollouts", "failure_code", at, e))?;

@@ -192,7 +192,7 @@ async fn write(
         Each,
     }
     use Rows::{Any, Each};
-    let statements: [(&'static str, &'static str, &Sheet, Rows); 18] = [
+    let statements: [(&'static str, &'static str, &Sheet, Rows); 21] = [
         ("storing jobs", statement!("sqlite/insert_jobs"), &writes.new_jobs, Each),
         ("storing client files", statement!("sqlite/insert_files"), &writes.files, Each),
         ("admitting groups", statement!("sqlite/insert_groups"), &writes.groups, Each),
@@ -203,6 +203,8 @@ async fn write(
         ("starting attempts", statement!("sqlite/start_attempts"), &writes.started, Each),
         ("ending attempts", statement!("sqlite/end_attempts"), &writes.ended, Each),
         ("storing step states", statement!("sqlite/set_step_states"), &writes.step_states, Each),
+        ("storing what steps wait for", statement!("sqlite/set_step_books"), &writes.step_books, Each),
+        ("counting ends of steps", statement!("sqlite/count_breaker_ends"), &writes.breaker_ends, Each),
         ("ending rollouts", statement!("sqlite/end_rollouts"), &writes.rollout_ends, Each),
         ("closing groups", statement!("sqlite/close_groups"), &writes.closed, Each),
         ("sealing groups", statement!("sqlite/seal_groups"), &writes.sealed, Each),
@@ -210,6 +212,7 @@ async fn write(
         ("storing leases", statement!("sqlite/set_leases"), &writes.leases, Each),
         ("advancing cursors", statement!("sqlite/advance_cursors"), &writes.cursors, Each),
         ("storing job states", statement!("sqlite/update_job_states"), &writes.job_states, Each),
+        ("storing sums of jobs", statement!("sqlite/set_job_sums"), &writes.job_sums, Each),
         ("counting fenced reports", statement!("sqlite/count_fenced"), &writes.fenced, Each),
     ];
     for (doing, text, sheet, rows) in statements {

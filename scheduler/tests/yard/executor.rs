@@ -30,8 +30,10 @@ pub struct Seen {
     pub refusals: Vec<v1::Refuse>,
     /// Ended and not acknowledged.
     unacknowledged: BTreeMap<(String, u64), v1::AttemptEnded>,
+    /// Starts that were forgotten at once, in nothing that is reported.
+    pub forgotten: Vec<String>,
     /// Started, and told to hold.
-    running: BTreeMap<(String, u64), v1::AttemptRef>,
+    pub running: BTreeMap<(String, u64), v1::AttemptRef>,
 }
 
 pub struct Executor {
@@ -47,11 +49,31 @@ pub struct Behaviour {
     /// What the executor says of an end, instead of the truth.
     pub lie: Option<fn(&mut v1::Outcome)>,
     pub heartbeat: Duration,
+    /// Between two lists of what is held; none: never.
+    pub held: Option<Duration>,
+    /// So many starts are forgotten as if they had never come.
+    pub forgets: usize,
+    /// What the node offers.
+    pub sandboxes: u32,
+    /// Every end is told a second time, as a failure.
+    pub twice: bool,
+    /// What every step prints beside its greeting.
+    pub stdout_bytes: usize,
 }
 
 impl Default for Behaviour {
     fn default() -> Self {
-        Self { node: "n1", hold: false, lie: None, heartbeat: Duration::from_millis(100) }
+        Self {
+            node: "n1",
+            hold: false,
+            lie: None,
+            heartbeat: Duration::from_millis(100),
+            held: None,
+            forgets: 0,
+            stdout_bytes: 0,
+            sandboxes: 64,
+            twice: false,
+        }
     }
 }
 
@@ -103,6 +125,7 @@ impl Life {
             send(Report::Ended(ended))?;
         }
         let mut beats = tokio::time::interval(self.behaviour.heartbeat);
+        let mut lists = tokio::time::interval(self.behaviour.held.unwrap_or(Duration::from_secs(3600)));
         let mut sequence = 0;
         let mut blobs = None;
         loop {
@@ -110,6 +133,10 @@ impl Life {
                 _ = beats.tick() => {
                     sequence += 1;
                     send(Report::Heartbeat(v1::Heartbeat { sequence, ..v1::Heartbeat::default() }))?;
+                    continue;
+                }
+                _ = lists.tick(), if self.behaviour.held.is_some() => {
+                    send(Report::Held(v1::Held { held: self.held() }))?;
                     continue;
                 }
                 batch = commands.message() => batch?,
@@ -154,6 +181,23 @@ impl Life {
     }
 
     fn hello(&self) -> v1::Hello {
+        v1::Hello {
+            node: self.behaviour.node.to_owned(),
+            incarnation: self.incarnation.to_string(),
+            capacity: Some(v1::Capacity {
+                cpu_milli: 64_000,
+                memory_bytes: 64 << 30,
+                disk_bytes: 64 << 30,
+                sandboxes: self.behaviour.sandboxes,
+                disk_limit_max_bytes: 8 << 30,
+                backends: vec!["container".to_owned()],
+            }),
+            held: self.held(),
+            version: "fake/1".to_owned(),
+        }
+    }
+
+    fn held(&self) -> Vec<v1::HeldAttempt> {
         use v1::held_attempt::Phase;
         let seen = self.seen.lock().unwrap();
         let held = |attempt: &v1::AttemptRef, generation, phase: Phase| v1::HeldAttempt {
@@ -166,20 +210,7 @@ impl Life {
             .unacknowledged
             .values()
             .map(|e| held(e.attempt.as_ref().expect("an attempt"), e.generation, Phase::Ended));
-        v1::Hello {
-            node: self.behaviour.node.to_owned(),
-            incarnation: self.incarnation.to_string(),
-            capacity: Some(v1::Capacity {
-                cpu_milli: 64_000,
-                memory_bytes: 64 << 30,
-                disk_bytes: 64 << 30,
-                sandboxes: 64,
-                disk_limit_max_bytes: 8 << 30,
-                backends: vec!["container".to_owned()],
-            }),
-            held: running.chain(ended).collect(),
-            version: "fake/1".to_owned(),
-        }
+        running.chain(ended).collect()
     }
 
     async fn start(&self, start: v1::StartAttempt, blobs: &BlobStore) -> Vec<Report> {
@@ -190,6 +221,10 @@ impl Life {
             let mut seen = self.seen.lock().unwrap();
             // The same attempt at the same generation is the same command, sent again.
             if seen.running.contains_key(&held) || seen.unacknowledged.contains_key(&held) {
+                return Vec::new();
+            }
+            if seen.forgotten.len() < self.behaviour.forgets {
+                seen.forgotten.push(held.0);
                 return Vec::new();
             }
             *seen.runs.entry(held.0.clone()).or_default() += 1;
@@ -214,7 +249,14 @@ impl Life {
                 sha256: blob.sha256,
             });
         }
-        let stdout = blobs.put(Bytes::from(format!("hello from {}\n", step.name))).await.expect("a blob");
+        let stdout = blobs
+            .put(Bytes::from(format!(
+                "hello from {}\n{}",
+                step.name,
+                "x".repeat(self.behaviour.stdout_bytes)
+            )))
+            .await
+            .expect("a blob");
         let reward = step.grader.is_some().then(|| v1::Reward { value: 1.0, components: Vec::new() });
         let mut ended = self.ended(attempt, start.generation, None, reward, artifacts);
         let outcome = ended.outcome.as_mut().expect("an outcome");
@@ -229,7 +271,17 @@ impl Life {
             let mut seen = self.seen.lock().unwrap();
             seen.unacknowledged.insert(held, ended.clone());
         }
-        vec![started, Report::Ended(ended)]
+        let mut reports = vec![started, Report::Ended(ended.clone())];
+        if self.behaviour.twice {
+            let failure = v1::Failure {
+                code: "agent_exit".to_owned(),
+                domain: "agent".to_owned(),
+                message: "told again, and otherwise".to_owned(),
+            };
+            ended.outcome.as_mut().expect("an outcome").failure = Some(failure);
+            reports.push(Report::Ended(ended));
+        }
+        reports
     }
 
     fn ended(

@@ -218,18 +218,69 @@ async fn a_row_that_contradicts_its_type_stops_the_start_and_is_named() {
     yard.start().await.stop().await;
 }
 
+/// The first group of any job closes with more valid members than it has: no row can say so.
+const IMPOSSIBLE: &str = "CREATE TRIGGER impossible AFTER UPDATE OF closed_seq ON groups WHEN NEW.group_index = 0 \
+    BEGIN UPDATE groups SET closed_valid = 99 WHERE job = NEW.job AND group_index = 0; END";
+
+/// A yard whose first job is held for its first group.
+async fn held_for_a_row(yard: &Yard) -> (crate::yard::Running, Executor, v1::Job) {
+    let running = yard.start().await;
+    by_hand(yard, IMPOSSIBLE).await;
+    let executor = Executor::attach(yard, Behaviour::default());
+    let job = yard.client().await.submit(hello(yard, "a")).await.unwrap().into_inner().job.unwrap();
+    let held = in_state(yard, &job.id, "held").await;
+    (running, executor, held)
+}
+
+/// Cancelled, with everything that is known of it; asked again, nothing changes.
+async fn cancelled_without_a_row(yard: &Yard, job: &str) {
+    let ended = finished(yard, job).await;
+    assert_eq!(ended.state, "cancelled");
+    let said = ["enough; without all of its rows: ", &format!("{job}-g0"), "group_valid is 99"];
+    assert!(said.iter().all(|part| ended.reason.contains(part)), "{}", ended.reason);
+    let counts = ended.counts.unwrap();
+    assert_eq!((counts.groups_closed, counts.groups_sealed), (2, 1));
+    assert_eq!(counts.rollouts_ended, HELLO_ROLLOUTS);
+    assert_eq!(yard.summary(job).trajectories, HELLO_ROLLOUTS / 2);
+}
+
+fn cancel(job: &str) -> v1::CancelRequest {
+    v1::CancelRequest { job: job.to_owned(), reason: "enough".to_owned() }
+}
+
+#[tokio::test]
+async fn a_job_held_for_a_group_that_cannot_be_recorded_ends_when_it_is_cancelled() {
+    let dir = tempfile::tempdir().unwrap();
+    let yard = Yard::new(dir.path());
+    let (running, _executor, job) = held_for_a_row(&yard).await;
+    yard.client().await.cancel(cancel(&job.id)).await.unwrap();
+    cancelled_without_a_row(&yard, &job.id).await;
+    running.stop().await;
+    // It has ended for good: the next start does not take it up.
+    let running = yard.start().await;
+    cancelled_without_a_row(&yard, &job.id).await;
+    running.stop().await;
+}
+
+#[tokio::test]
+async fn a_job_held_for_a_group_that_cannot_be_recorded_is_tried_again_and_can_be_cancelled_then() {
+    let dir = tempfile::tempdir().unwrap();
+    let yard = Yard::new(dir.path());
+    let (running, _executor, job) = held_for_a_row(&yard).await;
+    running.stop().await;
+    let running = yard.start().await;
+    // Told anew or not yet: either way nothing else is left to do.
+    yard.client().await.cancel(cancel(&job.id)).await.unwrap();
+    cancelled_without_a_row(&yard, &job.id).await;
+    running.stop().await;
+}
+
 #[tokio::test]
 async fn a_group_that_cannot_be_recorded_is_named_and_holds_its_job_while_the_others_are_recorded() {
     let dir = tempfile::tempdir().unwrap();
     let yard = Yard::new(dir.path());
-    let running = yard.start().await;
-    // The first group closes with more valid members than it has: no row can say so.
-    let impossible = "CREATE TRIGGER impossible AFTER UPDATE OF closed_seq ON groups WHEN NEW.group_index = 0 \
-        BEGIN UPDATE groups SET closed_valid = 99 WHERE job = NEW.job AND group_index = 0; END";
-    by_hand(&yard, impossible).await;
-    let _executor = Executor::attach(&yard, Behaviour::default());
-    let job = yard.client().await.submit(hello(&yard, "a")).await.unwrap().into_inner().job.unwrap().id;
-    let held = in_state(&yard, &job, "held").await;
+    let (running, _executor, held) = held_for_a_row(&yard).await;
+    let job = held.id.clone();
     let named = |text: &str| text.contains(&format!("{job}-g0")) && text.contains("group_valid is 99");
     assert!(named(&held.reason), "{}", held.reason);
     assert_eq!(held.counts.unwrap().groups_sealed, 1);

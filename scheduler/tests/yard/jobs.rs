@@ -172,7 +172,8 @@ async fn rows_of_an_uploaded_file_are_read_once_an_epoch() {
     let mut client = yard.client().await;
     let rows = "{\"n\": \"1\", \"want\": \"7\", \"id\": \"one\"}\n{\"n\": \"2\", \"want\": \"14\", \"id\": \"two\"}\n";
     let sha256 = hex::encode(sha2::Sha256::digest(rows));
-    let chunk = |sha256: &str, data: &str| v1::BlobChunk { sha256: sha256.to_owned(), data: data.into() };
+    let chunk =
+        |sha256: &str, data: &str| v1::BlobChunk { sha256: sha256.to_owned(), data: data.into(), size: None };
     let chunks = vec![chunk(&sha256, &rows[..10]), chunk("", &rows[10..])];
     let put = client.put_blob(tokio_stream::iter(chunks.clone())).await.unwrap().into_inner();
     assert_eq!((put.size, put.existed), (rows.len() as u64, false));

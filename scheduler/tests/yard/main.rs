@@ -3,9 +3,15 @@
 
 mod executor;
 mod faults;
+mod followers;
+mod held;
+mod history;
+mod hostile;
 mod jobs;
+mod liars;
 mod lies;
 mod readers;
 mod restarts;
 mod restore;
+mod uploads;
 mod yard;

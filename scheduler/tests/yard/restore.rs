@@ -14,7 +14,7 @@ use rollout::{
 use scheduler::store::{self, Batch, NewJob, Reads, Writer};
 use scheduler_core::command::Target;
 use scheduler_core::event::{Capacity, ExpandedGroup, Fence, Measured, RefusalClass};
-use scheduler_core::model::Stored;
+use scheduler_core::model::{Patience, Stored};
 use scheduler_core::{Cluster, Command, Config, Event, Now, Record, Snapshot};
 
 const SPEC: &str = r#"
@@ -259,7 +259,13 @@ async fn run(seed: u64) -> (usize, usize) {
         assert_eq!(snapshot, world.stored.snapshot(), "seed {seed}, event {event}");
         if world.below(10) == 0 {
             // A restart: the core goes on from the store alone.
+            let live = Patience::of(&world.cluster, world.now);
             let (cluster, records) = Cluster::restore(config.clone(), world.now, snapshot);
+            assert_eq!(
+                Patience::of(&cluster, world.now),
+                live,
+                "seed {seed}, event {event}: restored != live"
+            );
             assert_eq!(cluster.check(), Ok(()), "seed {seed}, event {event}");
             world.cluster = cluster;
             world.expansions.clear();

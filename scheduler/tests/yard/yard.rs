@@ -21,6 +21,7 @@ pub struct Yard {
     pub hook: Option<CommitHook>,
     pub blobs: Option<String>,
     pub reconcile_every: Duration,
+    pub client_stall: Duration,
 }
 
 pub struct Running {
@@ -30,7 +31,13 @@ pub struct Running {
 
 impl Yard {
     pub fn new(dir: &Path) -> Self {
-        Self { dir: dir.to_owned(), hook: None, blobs: None, reconcile_every: Duration::from_millis(200) }
+        Self {
+            dir: dir.to_owned(),
+            hook: None,
+            blobs: None,
+            reconcile_every: Duration::from_millis(200),
+            client_stall: Duration::from_secs(30),
+        }
     }
 
     pub fn socket(&self) -> PathBuf {
@@ -67,6 +74,7 @@ fn config(yard: &Yard) -> Config {
     config.blobs = yard.blobs.clone();
     config.commit_hook = yard.hook.clone();
     config.reconcile_every = yard.reconcile_every;
+    config.client_stall = yard.client_stall;
     config
 }
 

@@ -53,7 +53,8 @@ pub async fn ps(context: &Context, args: &Ps) -> Result<ExitStatus, Error> {
         }
         None => {
             let (jobs, more) = client.list_jobs(args.unfinished, limit).await?;
-            let jobs: Vec<_> = jobs.into_iter().map(view::Job::from).collect();
+            let runs = client.yard_runs();
+            let jobs: Vec<_> = jobs.into_iter().map(|job| view::Job::told(job, runs)).collect();
             Ok((context.output.jobs(&jobs), more))
         }
     };
@@ -68,8 +69,10 @@ pub async fn ps(context: &Context, args: &Ps) -> Result<ExitStatus, Error> {
 pub async fn show(context: &Context, args: &Show) -> Result<ExitStatus, Error> {
     let text = match Target::parse(&args.id)? {
         Target::Job(job) => {
-            let job = context.ask(async |client| client.get(&job.to_string()).await).await?;
-            context.output.job(&job.into())
+            let question = async |client: &Client| {
+                Ok(view::Job::told(client.get(&job.to_string()).await?, client.yard_runs()))
+            };
+            context.output.job(&context.ask(question).await?)
         }
         Target::Rollout(rollout) => context.output.steps(&steps(context, rollout, None).await?),
         Target::Step(rollout, step) => context.output.steps(&steps(context, rollout, Some(step)).await?),

@@ -21,8 +21,11 @@ pub fn markdown() -> String {
     let mut out = String::from(
         "# Command line\n\n\
          Made by `rollyard reference`; a test compares. Data goes to standard output, talk to standard\n\
-         error. With `--output json` an error is one JSON object on standard error:\n\
-         `{\"error\": {\"code\", \"message\", \"causes\", \"hint\", \"exit_code\"}}`.\n\n\
+         error. With `--output json` a command prints one JSON document, and an error is one JSON object on\n\
+         the last line of standard error, also where the command line itself is wrong:\n\
+         `{\"error\": {\"code\", \"message\", \"causes\", \"hint\", \"exit_code\"}}`. `logs` prints one object a\n\
+         line as the output comes: `{\"stream\", \"text\", \"dropped_bytes\"}`, with `hex` in place of `text`\n\
+         where the bytes are not UTF-8.\n\n\
          | exit code | meaning |\n|---|---|\n",
     );
     for status in ExitStatus::ALL {

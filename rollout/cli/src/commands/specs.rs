@@ -16,7 +16,8 @@ use crate::client::Client;
 use crate::error::Error;
 use crate::exit::ExitStatus;
 use crate::progress::Progress;
-use crate::spec::{self, Checked, Source};
+use crate::rows::{self, Rows};
+use crate::spec::{self, Checked, DryRun, Source};
 use crate::summary::{self, Summary};
 use crate::view::{Job, Submitted};
 use crate::{interrupt, upload};
@@ -24,10 +25,17 @@ use crate::{interrupt, upload};
 pub fn check(context: &Context, args: &args::Check) -> Result<ExitStatus, Error> {
     let source = spec::read(&args.spec)?;
     let checked = spec::check(&source);
-    Context::print(&context.output.findings(&checked.findings, &checked.rendered))?;
-    let plan = checked.plan(args.deny_warnings)?;
-    // The task rows are part of what can be wrong: read, as for a dry run, and not kept.
-    spec::dry_run(plan, &source, &checked)?;
+    let plan = checked.plan(args.deny_warnings);
+    // Rows can be checked against a spec without errors only; one document holds what is found in both.
+    let rows = plan.as_ref().ok().map(|plan| rows::check(plan, &source)).transpose()?;
+    let (mut findings, mut rendered) = (checked.findings.clone(), checked.rendered.clone());
+    if let Some(rows) = &rows {
+        findings.extend_from_slice(&rows.findings);
+        rendered += &rows.rendered();
+    }
+    Context::print(&context.output.findings(&findings, &rendered))?;
+    plan?;
+    rows.map_or(Ok(0), Rows::count)?;
     if context.format == OutputFormat::Table {
         context.talk.say(&format!("{} is valid", source.shown()));
     }
@@ -58,7 +66,14 @@ pub async fn submit(context: &Context, args: &args::Submit) -> Result<ExitStatus
     let (source, checked) = accept(context, &args.spec, args.deny_warnings)?;
     let plan = checked.plan(args.deny_warnings)?;
     if args.dry_run {
-        Context::print(&context.output.dry_run(&spec::dry_run(plan, &source, &checked)?))?;
+        let rows = rows::check(plan, &source)?;
+        if !rows.findings.is_empty() {
+            context.talk.say(rows.rendered().trim_end());
+            if context.format == OutputFormat::Json {
+                Context::print(&context.output.findings(&rows.findings, ""))?;
+            }
+        }
+        Context::print(&context.output.dry_run(&DryRun::of(plan, rows.count()?, &checked)))?;
         return Ok(ExitStatus::Success);
     }
     let url = context.url()?;

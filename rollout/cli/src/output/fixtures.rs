@@ -33,6 +33,7 @@ pub fn running_job() -> Job {
         id: JOB.into(),
         name: "forty".into(),
         state: "running".into(),
+        yard_runs: true,
         reason: None,
         spec_hash: "sha256:5f1c".into(),
         table_root: "/data/out".into(),
@@ -195,6 +196,7 @@ pub fn nodes() -> Vec<Node> {
         disk_used_bytes: 0,
         sandboxes: 8,
         sandboxes_max: 4096,
+        held: 9,
         load_milli: 1520,
         backends: vec!["container".into()],
     }]
@@ -241,7 +243,7 @@ pub fn summary() -> Summary {
 }
 
 pub fn doctor() -> Report {
-    let check = |name, status, detail: &str, errno, consequence| Check {
+    let check = |name, status, detail: &str, errno, consequence: Option<&'static str>| Check {
         name,
         status,
         detail: detail.into(),
@@ -250,14 +252,14 @@ pub fn doctor() -> Report {
     };
     Report {
         checks: vec![
-            check("root", Status::Works, "effective uid 0", None, "the container backend is refused"),
-            check("loop disks", Status::Limited, "8 at most", None, "disks above 256Mi are refused"),
+            check("root", Status::Works, "effective uid 0", None, None),
+            check("loop disks", Status::Limited, "8 at most", None, None),
             check(
                 "memory, cpu and pids limits",
                 Status::Missing,
                 "no memory controller\u{1b}[2J",
                 Some(2),
-                "the container backend is refused",
+                Some("the container backend is refused"),
             ),
         ],
         capacity: vec![Capacity { ceiling: "open files", limit: 20_000, sandboxes: 4872 }],

@@ -67,8 +67,43 @@ pub fn plural(value: u64, noun: &str) -> String {
     format!("{} {noun}{}", count(value), if value == 1 { "" } else { "s" })
 }
 
-/// Columns two spaces apart. A head that starts with `>` is aligned right. Cells are escaped here.
+/// The narrowest last column that is worth wrapping; a narrower one goes below its row.
+const LAST_COLUMN_CHARS_MIN: usize = 30;
+/// How far in from the left what goes below a row starts.
+const BELOW: usize = 4;
+
+/// Lines of at most `columns` characters (0: no bound), broken at spaces. A longer word stays whole,
+/// so that it can be copied.
+pub fn wrapped(text: &str, columns: usize) -> Vec<String> {
+    let mut out = Vec::new();
+    for line in text.lines() {
+        if columns == 0 || line.len() <= columns {
+            out.push(line.to_owned());
+            continue;
+        }
+        let mut current = String::new();
+        for word in line.split(' ') {
+            if !current.is_empty() && current.len() + 1 + word.len() > columns {
+                out.push(std::mem::take(&mut current));
+            }
+            if !current.is_empty() {
+                current.push(' ');
+            }
+            current.push_str(word);
+        }
+        out.push(current);
+    }
+    out
+}
+
+/// Columns two spaces apart, as wide as they need. See [`grid_in`].
 pub fn grid(indent: &str, heads: &[&str], rows: &[Vec<String>]) -> String {
+    grid_in(0, indent, heads, rows)
+}
+
+/// Columns two spaces apart in lines of at most `columns` characters (0: no bound): the last column
+/// is wrapped, and columns that do not fit go below their row. A head that starts with `>` is aligned right. Cells are escaped here.
+pub fn grid_in(columns: usize, indent: &str, heads: &[&str], rows: &[Vec<String>]) -> String {
     let last = heads.len().saturating_sub(1);
     let chars_max = |column: usize| if column == last { LAST_CELL_CHARS_MAX } else { CELL_CHARS_MAX };
     let escaped = |row: &Vec<String>| {
@@ -82,19 +117,48 @@ pub fn grid(indent: &str, heads: &[&str], rows: &[Vec<String>]) -> String {
         cells.map(String::len).max().unwrap_or(0)
     };
     let widths: Vec<usize> = (0..heads.len()).map(width).collect();
+    let starts: Vec<usize> = widths
+        .iter()
+        .scan(indent.len(), |at, width| {
+            let start = *at;
+            *at += width + 2;
+            Some(start)
+        })
+        .collect();
+    let ends = |column: usize| starts[column] + widths[column];
+    let fits = |column: usize| columns == 0 || ends(column) <= columns;
+    let wraps = columns > starts.get(last).map_or(0, |start| start + LAST_COLUMN_CHARS_MIN)
+        && !heads.last().is_some_and(|head| head.starts_with('>'));
+    // Every column from the first that does not fit goes below.
+    let cut =
+        (0..heads.len()).find(|&column| !(fits(column) || wraps && column == last)).unwrap_or(heads.len());
     let mut out = String::new();
     for row in std::iter::once(&head).chain(&rows) {
-        let mut text = String::from(indent);
-        for (column, cell) in row.iter().enumerate() {
+        let cell = |(column, cell): (usize, &String)| {
             let width = widths[column];
             if heads[column].starts_with('>') {
-                text.push_str(&format!("{cell:>width$}  "));
+                format!("{cell:>width$}  ")
             } else {
-                text.push_str(&format!("{cell:<width$}  "));
+                format!("{cell:<width$}  ")
             }
-        }
-        out.push_str(text.trim_end());
+        };
+        let cells = |range: std::ops::Range<usize>| -> String {
+            row.iter().enumerate().skip(range.start).take(range.len()).map(cell).collect()
+        };
+        let line = if cut == heads.len() && wraps && !fits(last) {
+            let below = format!("\n{}", " ".repeat(starts[last]));
+            let text = row.get(last).map(|cell| wrapped(cell, columns - starts[last]).join(&below));
+            cells(0..last) + &text.unwrap_or_default()
+        } else {
+            cells(0..cut)
+        };
+        out.push_str(format!("{indent}{line}").trim_end());
         out.push('\n');
+        let rest = if cut == heads.len() { String::new() } else { cells(cut..heads.len()) };
+        for line in wrapped(rest.trim_end(), columns.saturating_sub(indent.len() + BELOW)) {
+            out.push_str(format!("{indent}{}{line}", " ".repeat(BELOW)).trim_end());
+            out.push('\n');
+        }
     }
     out
 }
@@ -125,5 +189,20 @@ mod tests {
         assert!(lines[1].starts_with("a\\u{1b}[31m "), "{text}");
         assert!(lines.iter().all(|line| line.len() == lines[2].len()), "{text}");
         assert!(lines[2].contains("xxx...") && lines[2].len() < 100, "{text}");
+    }
+
+    #[test]
+    fn a_narrow_terminal_gets_whole_words_and_whole_lines() {
+        let row = |name: &str, text: &str| vec![name.to_owned(), "12".to_owned(), text.to_owned()];
+        let rows = [row("a", "seven words that need more than a line of forty"), row("b", "short")];
+        let text = grid_in(50, "", &["NAME", ">N", "MESSAGE"], &rows);
+        assert!(text.lines().all(|line| line.len() <= 50), "{text}");
+        assert_eq!(text.lines().nth(2), Some("          of forty"), "{text}");
+        // Too narrow to wrap beside: below.
+        let text = grid_in(30, "", &["NAME", ">N", "MESSAGE"], &rows);
+        assert!(text.lines().all(|line| line.len() <= 30), "{text}");
+        assert_eq!(text.lines().nth(3), Some("    seven words that need more"), "{text}");
+        assert_eq!(grid("", &["NAME", ">N", "MESSAGE"], &rows).lines().count(), 3);
+        assert_eq!(wrapped("one /a/path/that/is/long two", 8), ["one", "/a/path/that/is/long", "two"]);
     }
 }

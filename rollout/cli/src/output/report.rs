@@ -4,27 +4,33 @@ use std::fmt::Write as _;
 
 use rollout::text::shown;
 
-use super::human::{count, figure, grid, length, plural, size};
+use super::human::{count, figure, grid, grid_in, length, plural, size, wrapped};
 use crate::summary::{Detail, Summary};
 use crate::view::{FailureCount, Rewards};
 
 /// The width of the labels at the left.
 const LABEL: usize = 10;
 
-/// `text` may have several lines; they are indented below the first.
-pub fn label(out: &mut String, name: &str, text: &str) {
-    for (at, line) in text.lines().enumerate() {
+/// `text` may have several lines; they are indented below the first, as is what `columns` (0: no
+/// bound) does not hold.
+pub fn label(columns: usize, out: &mut String, name: &str, text: &str) {
+    for (at, line) in wrapped(text, columns.saturating_sub(LABEL)).iter().enumerate() {
         let name = if at == 0 { name } else { "" };
         _ = writeln!(out, "{}", format!("{name:<LABEL$}{line}").trim_end());
     }
 }
 
-pub fn rewards(out: &mut String, rewards: &Rewards) {
+pub fn rewards(columns: usize, out: &mut String, rewards: &Rewards) {
     let Some(mean) = rewards.mean else {
-        return label(out, "rewards", "none");
+        return label(columns, out, "rewards", "none");
     };
     let successes = plural(rewards.successes, "success").replace("successs", "successes");
-    label(out, "rewards", &format!("mean {} over {}, {successes}", figure(mean), count(rewards.count)));
+    label(
+        columns,
+        out,
+        "rewards",
+        &format!("mean {} over {}, {successes}", figure(mean), count(rewards.count)),
+    );
     if !rewards.pass_at_k.is_empty() {
         let rows: Vec<_> = rewards
             .pass_at_k
@@ -32,20 +38,20 @@ pub fn rewards(out: &mut String, rewards: &Rewards) {
             .map(|p| vec![p.k.to_string(), format!("{:.3}", p.value), count(p.groups)])
             .collect();
         let table = grid("", &[">K", ">PASS@K", ">GROUPS"], &rows);
-        label(out, "pass@k", &table);
+        label(0, out, "pass@k", &table);
     }
 }
 
-pub fn failures(out: &mut String, failures: &[FailureCount], program: &str) {
+pub fn failures(columns: usize, out: &mut String, failures: &[FailureCount], program: &str) {
     if failures.is_empty() {
-        return label(out, "failures", "none");
+        return label(columns, out, "failures", "none");
     }
-    label(out, "failures", &plural(failures.iter().map(|f| f.rollouts).sum(), "rollout"));
+    label(columns, out, "failures", &plural(failures.iter().map(|f| f.rollouts).sum(), "rollout"));
     let rows: Vec<_> = failures
         .iter()
         .map(|f| vec![f.domain.clone(), f.code.clone(), count(f.rollouts), first_line(&f.example)])
         .collect();
-    out.push_str(&grid("  ", &["DOMAIN", "CODE", ">ROLLOUTS", "FOR EXAMPLE"], &rows));
+    out.push_str(&grid_in(columns, "  ", &["DOMAIN", "CODE", ">ROLLOUTS", "FOR EXAMPLE"], &rows));
     out.push_str("  look closer:\n");
     for failure in failures {
         let command = format!("{program} show {}", failure.example_rollout);
@@ -57,7 +63,7 @@ fn first_line(text: &str) -> String {
     text.lines().next().unwrap_or_default().to_owned()
 }
 
-pub fn clean(out: &mut String, detail: &Detail) {
+pub fn clean(columns: usize, out: &mut String, detail: &Detail) {
     let mut parts: Vec<String> = detail
         .clean_rewards
         .iter()
@@ -67,11 +73,11 @@ pub fn clean(out: &mut String, detail: &Detail) {
         parts.push(format!("{} lower", count(detail.clean_rewards_other)));
     }
     if !parts.is_empty() {
-        label(out, "clean", &format!("rewards of rollouts without a failure: {}", parts.join(", ")));
+        label(columns, out, "clean", &format!("rewards of rollouts without a failure: {}", parts.join(", ")));
     }
 }
 
-pub fn remarks(out: &mut String, detail: &Detail, program: &str) {
+pub fn remarks(columns: usize, out: &mut String, detail: &Detail, program: &str) {
     let mut notes = vec![plural(detail.attempts, "attempt")];
     if detail.retries > 0 {
         notes[0] += &format!(", {} of them retries", count(detail.retries));
@@ -87,7 +93,7 @@ pub fn remarks(out: &mut String, detail: &Detail, program: &str) {
             shown(example, 64)
         ));
     }
-    label(out, "notes", &notes.join("\n"));
+    label(columns, out, "notes", &notes.join("\n"));
 }
 
 pub fn time(summary: &Summary) -> String {

@@ -7,7 +7,7 @@ use rollout::Timestamp;
 use rollout::text::shown;
 
 use super::Output;
-use super::human::{cores, count, figure, grid, length, plural, size};
+use super::human::{cores, count, figure, grid_in, length, plural, size, wrapped};
 use super::report::{clean, failures, label, remarks, rewards, time};
 use crate::error::lines;
 use crate::spec::{DryRun, Finding};
@@ -22,6 +22,8 @@ pub struct Table {
     pub now: Timestamp,
     /// How to call this program again for the same yard, such as `rollyard --data-dir DIR`.
     pub program: String,
+    /// Of the terminal; 0 for a pipe, where nothing is wrapped.
+    pub columns: usize,
 }
 
 impl Output for Table {
@@ -30,7 +32,7 @@ impl Output for Table {
             vec![
                 job.id.clone(),
                 job.name.clone(),
-                job.state.clone(),
+                job.state_now(),
                 format!("{}/{}", count(job.rollouts.ended), count(job.rollouts.total)),
                 count(job.rollouts.valid),
                 count(job.failed_rollouts()),
@@ -39,23 +41,29 @@ impl Output for Table {
             ]
         };
         let rows: Vec<_> = jobs.iter().map(row).collect();
-        grid("", &["JOB", "NAME", "STATE", ">ENDED", ">VALID", ">FAILED", ">REWARD", ">AGE"], &rows)
+        grid_in(
+            self.columns,
+            "",
+            &["JOB", "NAME", "STATE", ">ENDED", ">VALID", ">FAILED", ">REWARD", ">AGE"],
+            &rows,
+        )
     }
 
     fn job(&self, job: &Job) -> String {
         let mut out = String::new();
-        label(&mut out, "job", &format!("{}  {}", shown(&job.name, 63), shown(&job.id, 64)));
-        let mut state = shown(&job.state, 64);
+        label(self.columns, &mut out, "job", &format!("{}  {}", shown(&job.name, 63), shown(&job.id, 64)));
+        let mut state = shown(&job.state_now(), 64);
         if let Some(reason) = &job.reason {
             state += &format!(": {}", shown(reason, SENTENCE_CHARS_MAX));
         }
-        label(&mut out, "state", &state);
+        label(self.columns, &mut out, "state", &state);
         if let Some(message) = &job.failure_message {
-            label(&mut out, "error", &lines(message).join("\n"));
+            label(self.columns, &mut out, "error", &lines(message).join("\n"));
         }
-        label(&mut out, "spec", &shown(&job.spec_hash, 80));
+        label(self.columns, &mut out, "spec", &shown(&job.spec_hash, 80));
         let groups = &job.groups;
         label(
+            self.columns,
             &mut out,
             "groups",
             &format!(
@@ -66,6 +74,7 @@ impl Output for Table {
             ),
         );
         label(
+            self.columns,
             &mut out,
             "rollouts",
             &format!(
@@ -77,13 +86,18 @@ impl Output for Table {
                 count(job.steps_ready)
             ),
         );
-        rewards(&mut out, &job.rewards);
-        failures(&mut out, &job.failures, &self.program);
-        label(&mut out, "tables", &shown(&job.table_root, SENTENCE_CHARS_MAX));
+        rewards(self.columns, &mut out, &job.rewards);
+        failures(self.columns, &mut out, &job.failures, &self.program);
+        label(self.columns, &mut out, "tables", &shown(&job.table_root, SENTENCE_CHARS_MAX));
         let ended = job.finished_at_us.map_or_else(String::new, |end| {
             format!(", ended after {}", length(Timestamp(end).since(Timestamp(job.created_at_us)).0))
         });
-        label(&mut out, "time", &format!("submitted {} ago{ended}", self.age(Some(job.created_at_us))));
+        label(
+            self.columns,
+            &mut out,
+            "time",
+            &format!("submitted {} ago{ended}", self.age(Some(job.created_at_us))),
+        );
         out
     }
 
@@ -100,7 +114,7 @@ impl Output for Table {
             ]
         };
         let rows: Vec<_> = rollouts.iter().map(row).collect();
-        grid("", &["ROLLOUT", "TASK", "STATUS", ">REWARD", "FAILURE", "MESSAGE"], &rows)
+        grid_in(self.columns, "", &["ROLLOUT", "TASK", "STATUS", ">REWARD", "FAILURE", "MESSAGE"], &rows)
     }
 
     fn steps(&self, steps: &RolloutSteps) -> String {
@@ -122,9 +136,9 @@ impl Output for Table {
         };
         let rows: Vec<_> = steps.steps.iter().map(row).collect();
         let heads = ["STEP", "KIND", ">TRY", "STATE", "NODE", ">RUN", ">CPU", ">MEMORY", "END", ">REWARD"];
-        let mut out = grid("", &heads, &rows);
+        let mut out = grid_in(self.columns, "", &heads, &rows);
         for step in &steps.steps {
-            notes(&mut out, step);
+            self.notes(&mut out, step);
         }
         if let Some(step) = steps.steps.iter().find(|step| step.outcome.is_some()) {
             let target = format!("{}/{}", steps.rollout, step.step);
@@ -162,11 +176,12 @@ impl Output for Table {
             "BACKENDS",
             "VERSION",
         ];
-        grid("", &heads, &rows)
+        grid_in(self.columns, "", &heads, &rows)
     }
 
     fn explanation(&self, explanation: &Explanation) -> String {
-        explanation.lines.iter().map(|line| shown(line, SENTENCE_CHARS_MAX) + "\n").collect()
+        let sentences = explanation.lines.iter().map(|line| shown(line, SENTENCE_CHARS_MAX));
+        sentences.map(|line| wrapped(&line, self.columns).join("\n  ") + "\n").collect()
     }
 
     fn submitted(&self, submitted: &Submitted) -> String {
@@ -177,14 +192,16 @@ impl Output for Table {
         let job = &summary.job;
         let mut out = String::new();
         label(
+            self.columns,
             &mut out,
             "job",
             &format!("{}  {}  {}", shown(&job.name, 63), shown(&job.id, 64), shown(&job.state, 64)),
         );
         if let Some(reason) = job.reason.as_ref().or(job.failure_message.as_ref()) {
-            label(&mut out, "why", &lines(reason).join("\n"));
+            label(self.columns, &mut out, "why", &lines(reason).join("\n"));
         }
         label(
+            self.columns,
             &mut out,
             "rollouts",
             &format!(
@@ -196,14 +213,15 @@ impl Output for Table {
                 count(job.rollouts.valid)
             ),
         );
-        rewards(&mut out, &job.rewards);
+        rewards(self.columns, &mut out, &job.rewards);
         if let Some(detail) = &summary.detail {
-            clean(&mut out, detail);
+            clean(self.columns, &mut out, detail);
         }
-        failures(&mut out, &job.failures, &self.program);
+        failures(self.columns, &mut out, &job.failures, &self.program);
         match &summary.detail {
-            Some(detail) => remarks(&mut out, detail, &self.program),
+            Some(detail) => remarks(self.columns, &mut out, detail, &self.program),
             None => label(
+                self.columns,
                 &mut out,
                 "note",
                 &format!(
@@ -212,11 +230,11 @@ impl Output for Table {
                 ),
             ),
         }
-        label(&mut out, "time", &time(summary));
-        label(&mut out, "tables", &shown(&job.table_root, SENTENCE_CHARS_MAX));
+        label(self.columns, &mut out, "time", &time(summary));
+        label(self.columns, &mut out, "tables", &shown(&job.table_root, SENTENCE_CHARS_MAX));
         if job.groups.sealed > 0 {
             let [import, read] = python(job).map(|line| shown(&line, SENTENCE_CHARS_MAX));
-            label(&mut out, "python", &format!("{import}\n{read}"));
+            label(self.columns, &mut out, "python", &format!("{import}\n{read}"));
         }
         out
     }
@@ -226,7 +244,12 @@ impl Output for Table {
     }
 
     fn dry_run(&self, dry_run: &DryRun) -> String {
-        lines(&dry_run.plan.to_string()).join("\n") + "\n"
+        let mut out = String::new();
+        for line in lines(&dry_run.plan.to_string()) {
+            let (name, text) = line.split_once(' ').unwrap_or((&line, ""));
+            label(self.columns, &mut out, name, text.trim_start());
+        }
+        out
     }
 
     fn doctor(&self, report: &Report) -> String {
@@ -237,16 +260,16 @@ impl Output for Table {
         };
         let row = |check: &Check| {
             let mut detail = check.detail.clone();
-            if check.status == Status::Missing {
-                detail += &format!("; so {}", check.consequence);
+            if let Some(consequence) = check.consequence {
+                detail += &format!("; so {consequence}");
             }
             vec![status(check.status).to_owned(), check.name.to_owned(), detail]
         };
         let rows: Vec<_> = report.checks.iter().map(row).collect();
-        let mut out = grid("", &["WORKS", "WHAT", "DETAIL"], &rows);
+        let mut out = grid_in(self.columns, "", &["WORKS", "WHAT", "DETAIL"], &rows);
         let row = |c: &Capacity| vec![c.ceiling.to_owned(), count(c.limit), count(c.sandboxes)];
         let rows: Vec<_> = report.capacity.iter().map(row).collect();
-        _ = write!(out, "\n{}", grid("", &["CEILING", ">LIMIT", ">SANDBOXES"], &rows));
+        _ = write!(out, "\n{}", grid_in(self.columns, "", &["CEILING", ">LIMIT", ">SANDBOXES"], &rows));
         let verdict = if report.container() { "can" } else { "CANNOT" };
         _ = writeln!(out, "\nthis host {verdict} run sandboxes");
         out
@@ -254,6 +277,40 @@ impl Output for Table {
 }
 
 impl Table {
+    /// What does not fit in the row of a step: its failure in full, cut captures, artifacts.
+    fn notes(&self, out: &mut String, step: &Step) {
+        let Some(outcome) = &step.outcome else { return };
+        let who = match step.attempt {
+            Some(attempt) if attempt > 0 => format!("{}, attempt {attempt}", step.step),
+            _ => step.step.clone(),
+        };
+        let mut say = |text: String| {
+            let text = format!("{}: {text}", shown(&who, 80));
+            _ = writeln!(out, "\n{}", wrapped(&text, self.columns.saturating_sub(2)).join("\n  "));
+        };
+        if let Some(failure) = &outcome.failure {
+            let message = lines(&failure.message).join("\n");
+            say(format!("{} ({}): {message}", shown(&failure.code, 64), shown(&failure.domain, 64)));
+        }
+        for (name, stream) in [("stdout", &outcome.stdout), ("stderr", &outcome.stderr)] {
+            if stream.truncated {
+                say(format!(
+                    "capture_truncated: {} of {} of {name} kept",
+                    size(stream.stored_bytes),
+                    size(stream.written_bytes)
+                ));
+            }
+        }
+        for artifact in &outcome.artifacts {
+            let (name, kind) = (shown(&artifact.name, 64), shown(&artifact.media_type, 64));
+            say(format!(
+                "output {name}: {} of {kind}, sha256 {}",
+                size(artifact.size_bytes),
+                shown(&artifact.sha256, 64)
+            ));
+        }
+    }
+
     fn age(&self, at_us: Option<i64>) -> String {
         at_us.map_or_else(|| "-".to_owned(), |at| length(self.now.since(Timestamp(at)).0))
     }
@@ -266,36 +323,5 @@ fn end(outcome: &Outcome) -> String {
         (None, Some(code), _) => format!("exit {code}"),
         (None, None, Some(signal)) => format!("signal {signal}"),
         (None, None, None) => "ended".to_owned(),
-    }
-}
-
-/// What does not fit in the row of a step: its failure in full, cut captures, artifacts.
-fn notes(out: &mut String, step: &Step) {
-    let Some(outcome) = &step.outcome else { return };
-    let who = match step.attempt {
-        Some(attempt) if attempt > 0 => format!("{}, attempt {attempt}", step.step),
-        _ => step.step.clone(),
-    };
-    let mut say = |text: String| _ = writeln!(out, "\n{}: {text}", shown(&who, 80));
-    if let Some(failure) = &outcome.failure {
-        let message = lines(&failure.message).join("\n  ");
-        say(format!("{} ({}): {message}", shown(&failure.code, 64), shown(&failure.domain, 64)));
-    }
-    for (name, stream) in [("stdout", &outcome.stdout), ("stderr", &outcome.stderr)] {
-        if stream.truncated {
-            say(format!(
-                "capture_truncated: {} of {} of {name} kept",
-                size(stream.stored_bytes),
-                size(stream.written_bytes)
-            ));
-        }
-    }
-    for artifact in &outcome.artifacts {
-        let (name, kind) = (shown(&artifact.name, 64), shown(&artifact.media_type, 64));
-        say(format!(
-            "output {name}: {} of {kind}, sha256 {}",
-            size(artifact.size_bytes),
-            shown(&artifact.sha256, 64)
-        ));
     }
 }

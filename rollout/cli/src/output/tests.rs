@@ -5,7 +5,7 @@ use crate::summary::Summary;
 
 fn renderers() -> [(&'static str, Box<dyn Output>); 3] {
     [
-        ("table", Box::new(Table { now: fixtures::NOW, program: "rollyard".into() })),
+        ("table", Box::new(Table { now: fixtures::NOW, program: "rollyard".into(), columns: 0 })),
         ("json", Box::new(Json)),
         ("quiet", Box::new(Quiet)),
     ]
@@ -31,7 +31,10 @@ fn jobs() {
 
 #[test]
 fn no_jobs_is_a_head_and_an_empty_array() {
-    assert_eq!(Table { now: fixtures::NOW, program: "rollyard".into() }.jobs(&[]).lines().count(), 1);
+    assert_eq!(
+        Table { now: fixtures::NOW, program: "rollyard".into(), columns: 0 }.jobs(&[]).lines().count(),
+        1
+    );
     assert_eq!((Json.jobs(&[]), Quiet.jobs(&[])), ("[]\n".to_owned(), String::new()));
 }
 
@@ -75,11 +78,32 @@ fn summary_of_a_job_too_large_to_look_into() {
     let large = Summary { detail: None, yard_cpu_ms: None, ..fixtures::summary() };
     insta::assert_snapshot!(
         "summary_large",
-        Table { now: fixtures::NOW, program: "rollyard".into() }.summary(&large)
+        Table { now: fixtures::NOW, program: "rollyard".into(), columns: 0 }.summary(&large)
     );
 }
 
 #[test]
 fn doctor() {
     snapshots("doctor", |output| output.doctor(&fixtures::doctor()));
+}
+
+#[test]
+fn at_80_columns_lines_end_at_words() {
+    let table = Table { now: fixtures::NOW, program: "rollyard".into(), columns: 80 };
+    let texts = [
+        table.jobs(&[fixtures::running_job(), fixtures::finished_job()]),
+        table.job(&fixtures::held_job()),
+        table.rollouts(&[fixtures::rewarded(0.25), fixtures::failed_rollout()]),
+        table.steps(&fixtures::rollout_steps()),
+        table.nodes(&fixtures::nodes()),
+        table.explanation(&fixtures::explanation()),
+        table.summary(&fixtures::summary()),
+        table.doctor(&fixtures::doctor()),
+    ];
+    for line in texts.iter().flat_map(|text| text.lines()) {
+        // A word that is longer stays whole.
+        let word = line.split(' ').map(str::len).max().unwrap_or(0);
+        assert!(line.len() <= 80 || word + 14 > 80 || line.contains(" show "), "{} {line}", line.len());
+    }
+    insta::assert_snapshot!("narrow", texts.join("\n"));
 }

@@ -64,6 +64,62 @@ fn every_answer_is_one_json_document_on_standard_output() {
 }
 
 #[test]
+fn logs_are_one_json_object_a_line() {
+    let chunk = |data: &[u8]| LogsChunk { stream: "stdout".into(), data: data.to_vec(), dropped_bytes: 0 };
+    let logs = vec![chunk(b"a\nb\n"), chunk(b"\xff\x1b")];
+    let yard = Yard::start(Script { logs, steps: vec![step("work")], ..Script::default() });
+    let ran = yard.ask_json(&["logs", "j0000000000007-g0-s1/work"]);
+    let lines: Vec<Value> =
+        ran.stdout.lines().map(|line| serde_json::from_str(line).expect("an object")).collect();
+    assert_eq!((ran.code, lines.len(), ran.stderr.as_str()), (0, 2, ""));
+    assert_eq!((&lines[0]["text"], &lines[1]["hex"]), (&"a\nb\n".into(), &"ff1b".into()));
+}
+
+#[test]
+fn a_wrong_command_line_is_one_json_object_too() {
+    let dir = tempfile::tempdir().expect("a directory");
+    for args in [
+        &["--output", "json"][..],
+        &["--output", "json", "frobnicate"],
+        &["ps", "--frob", "--output=json"],
+        &["ps", "--limit", "0", "--output", "json"],
+        &["show", "--output", "json"],
+        &["executor", "--output", "json"],
+        &["submit", "a.yaml", "--dry-run", "--wait", "--output", "json"],
+    ] {
+        let ran = rollyard(dir.path(), args);
+        assert_eq!((ran.code, ran.stdout.as_str()), (2, ""), "{args:?}: {}", ran.stderr);
+        let error: Value = serde_json::from_str(&ran.stderr).expect("one JSON object");
+        let error = &error["error"];
+        assert_eq!((&error["code"], &error["exit_code"]), (&"bad_usage".into(), &2.into()), "{args:?}");
+        assert!(error["message"].as_str().is_some_and(|text| text.len() > 10), "{args:?}: {error}");
+    }
+    let help = rollyard(dir.path(), &["--help", "--output", "json"]);
+    assert_eq!((help.code, help.stderr.as_str()), (0, ""));
+}
+
+#[test]
+fn a_data_directory_that_cannot_be_one_says_why() {
+    use std::os::unix::ffi::OsStrExt;
+    let dir = tempfile::tempdir().expect("a directory");
+    let deep = dir.path().join("d".repeat(100));
+    let bytes = std::ffi::OsStr::from_bytes(b"\xff");
+    for (data_dir, says) in [(dir.path().join(bytes), "not UTF-8"), (deep, "the limit is 107")] {
+        for command in ["ps", "scheduler", "dev"] {
+            let output = std::process::Command::new(env!("CARGO_BIN_EXE_rollyard"))
+                .args([command, "--data-dir"])
+                .arg(&data_dir)
+                .output()
+                .expect("the program starts");
+            let said = String::from_utf8_lossy(&output.stderr);
+            assert_eq!(output.status.code(), Some(2), "{command}: {said}");
+            assert!(said.starts_with("error[bad_data_dir]: ") && said.contains(says), "{command}: {said}");
+            assert!(!data_dir.exists(), "{command} made {}", data_dir.display());
+        }
+    }
+}
+
+#[test]
 fn pages_are_followed_and_a_limit_that_hides_rows_is_said() {
     let yard = Yard::start(Script { jobs: (0..5).map(|_| job("running")).collect(), ..Script::default() });
     let all = yard.ask(&["ps", "--output", "quiet"]);

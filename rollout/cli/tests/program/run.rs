@@ -132,6 +132,12 @@ fn an_interrupted_run_stays_and_the_same_command_goes_on_with_it() {
     assert_eq!(child.wait().expect("ended").code(), Some(130), "{rest}");
     assert!(rest.contains("the same command goes on with it"), "{rest}");
 
+    let left = rollyard(dir.path(), &["ps"]);
+    assert!(left.stdout.contains("running (yard is down)"), "{}", left.stdout);
+    let left = rollyard(dir.path(), &["ps", "--output", "json"]);
+    let left: Value = serde_json::from_str(&left.stdout).expect("the jobs");
+    assert_eq!((&left[0]["state"], &left[0]["yard_runs"]), (&"running".into(), &false.into()));
+
     let again = rollyard(dir.path(), &["run", "slow.yaml", "--output", "json"]);
     assert!(again.stderr.contains(" goes on: 0 of 1 rollouts have ended"), "{}", again.stderr);
     let summary = summary(&again);

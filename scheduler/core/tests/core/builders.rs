@@ -132,6 +132,8 @@ pub struct Yard {
     /// What the last `event` or `pass` made.
     pub records: Vec<Record>,
     pub commands: Vec<Command>,
+    /// Ready steps that its placement looked at.
+    pub looked_at: usize,
 }
 
 #[derive(Debug, Clone)]
@@ -151,6 +153,7 @@ impl Yard {
             now,
             records: vec![],
             commands: vec![],
+            looked_at: 0,
         }
     }
 
@@ -170,6 +173,7 @@ impl Yard {
     pub fn event(&mut self, event: Event) {
         self.records = self.cluster.apply(self.now, event);
         self.commands.clear();
+        self.looked_at = 0;
         self.pass();
     }
 
@@ -177,6 +181,7 @@ impl Yard {
         loop {
             let plan = self.cluster.plan(self.now);
             self.records.extend(plan.records);
+            self.looked_at += plan.looked_at;
             let mut again = plan.wake_at == Some(self.now.boot);
             for command in plan.commands {
                 if let Command::Expand { job, first, count } = command {

@@ -4,5 +4,7 @@
 #![allow(clippy::disallowed_methods, clippy::print_stderr, reason = "tests read SEED and print it")]
 
 mod builders;
+mod held;
+mod passes;
 mod random;
 mod rules;

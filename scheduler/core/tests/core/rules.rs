@@ -452,6 +452,38 @@ fn another_life_of_a_node_is_asked_again() {
     assert_eq!(yard.starts().len(), 1);
 }
 
+/// As an image that lies on some nodes only: it is asked for on each, and where it is it runs.
+#[test]
+fn a_step_refused_for_good_is_tried_on_every_node_and_then_held_with_their_words() {
+    let refuse = |yard: &mut Yard, start: &Started, message: &str| {
+        let (at, attempt, message) = (start.fence.clone(), start.attempt, message.to_owned());
+        yard.event(Event::AttemptRefused { at, attempt, class: RefusalClass::NeverFits, message });
+        yard.later(Millis(1_000));
+    };
+    let mut yard = Yard::with(graded(1), 1);
+    yard.attach("n1", 1, 8000);
+    let first = yard.starts().remove(0);
+    yard.attach("n2", 1, 8000);
+    refuse(&mut yard, &first, "no dir:/x here");
+    assert_eq!(yard.stored.job_state(JOB), Some(JobState::Running), "another node may have it");
+    let second = yard.starts().remove(0);
+    assert_ne!(second.fence.node, first.fence.node);
+    refuse(&mut yard, &second, "nor here");
+    assert_eq!(yard.stored.job_state(JOB), Some(JobState::Held));
+    let held = yard.cluster.explain(yard.now, ExplainTarget::Job(JOB)).unwrap();
+    for words in
+        ["refused_by_every_node", "node n1 refused it: no dir:/x here", "node n2 refused it: nor here"]
+    {
+        assert!(held.lines[0].contains(words), "{:?}", held.lines);
+    }
+    assert!(!held.lines[0].contains("too_big"), "{:?}", held.lines);
+    yard.attach("n3", 1, 8000);
+    let third = yard.starts().remove(0);
+    assert_eq!((third.fence.node.to_string().as_str(), third.attempt.attempt), ("n3", 0));
+    yard.end(&third, None, None);
+    assert_eq!(yard.stored.job_state(JOB), Some(JobState::Running));
+}
+
 #[test]
 fn a_second_report_of_an_accepted_end_is_acknowledged_and_changes_nothing() {
     let mut yard = Yard::with(graded(1), 1);

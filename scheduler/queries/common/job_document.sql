@@ -1,0 +1,1 @@
+SELECT document, source_name FROM jobs WHERE job = $1
