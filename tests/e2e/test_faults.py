@@ -71,17 +71,24 @@ def test_a_corrupt_database_is_refused_and_kept(yard):
     assert database.read_bytes() == garbage, "nothing was deleted"
 
 
-def test_an_image_that_cannot_be_a_root_fails_the_start_with_its_reason(yard):
-    spec = HELLO.replace("image: host", "image: 'dir:/nowhere/at/all'").replace(
-        "timeout: 30s", "timeout: 30s, retry: {limit: 0}"
-    )
-    yard.call("run", yard.spec(spec), "--table", yard.table, ok=False)
+def test_an_image_that_is_on_no_node_holds_the_job_with_its_path(yard):
+    spec = HELLO.replace("image: host", "image: 'dir:/nowhere/at/all'")
+    done = yard.call("run", yard.spec(spec), "--table", yard.table, ok=False)
+    assert "refused_by_every_node" in done.stderr and "dir:/nowhere/at/all" in done.stderr
+    assert "rollyard explain" in done.stderr and "rollyard cancel" in done.stderr
+    assert yard.rows() == [], "nobody is to blame yet: nothing is recorded"
+
+
+def test_an_image_that_cannot_be_a_root_is_the_tasks_failure_at_the_first_try(yard):
+    bare = yard.directory / "bare"
+    bare.mkdir()
+    yard.call("run", yard.spec(HELLO.replace("image: host", f"image: 'dir:{bare}'")), "--table", yard.table, ok=False)
     rows = yard.rows()
     assert len(rows) == 4
     for row in rows:
-        assert row["failure_code"] == "start_failed" and row["failure_domain"] == "sandbox"
-        assert row["reward"] is None
-        assert "/nowhere/at/all" in row["failure_message"]
+        assert row["failure_code"] == "not_found" and row["failure_domain"] == "task"
+        assert row["reward"] is None and row["attempt"] == 0
+        assert str(bare) in row["failure_message"] and "/bin/sh" in row["failure_message"]
 
 
 def test_a_full_disk_under_the_data_directory_loses_nothing(yard):
