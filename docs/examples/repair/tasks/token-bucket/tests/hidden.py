@@ -13,6 +13,7 @@ CASES = [
     (session("Bucket", [10, 4], ("take", 10, 0), ("wait", 8, 0), ("take", 8, 2), ("take", 1, 2)), [True, 2.0, True, False]),
     (session("Bucket", [4, 2], ("take", 4, 0), ("take", 3, 1), ("take", 2, 1), ("wait", 4, 2)), [True, False, True, 1.0]),
     (session("Bucket", [5, 10], ("take", 5, 100), ("take", 5, 99), ("take", 5, 101)), [True, False, True]),
+    (session("Bucket", [1, 0.5], ("take", 1, 0), ("take", 1, 1), ("take", 1, 2)), [True, False, True]),
     (session("Bucket", [2, 1], ("wait", 1, 0)), [0.0]),
     (session("Bucket", [2, 1], ("wait", 3, 0)), Raises("ValueError")),
 ]

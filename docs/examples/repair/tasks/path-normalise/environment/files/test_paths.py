@@ -13,9 +13,6 @@ class Paths(unittest.TestCase):
     def test_the_root_is_its_own_parent(self):
         self.assertEqual(normalise("/../a"), "/a")
 
-    def test_a_relative_path_may_climb(self):
-        self.assertEqual(normalise("a/../../b"), "../b")
-
     def test_inside(self):
         self.assertTrue(inside("/srv/data/x", "/srv/data"))
         self.assertFalse(inside("/srv/database", "/srv/data"))

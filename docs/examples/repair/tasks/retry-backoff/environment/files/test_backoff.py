@@ -7,9 +7,6 @@ class Backoff(unittest.TestCase):
     def test_the_delay_doubles(self):
         self.assertEqual([delay(n) for n in (1, 2, 3)], [1.0, 2.0, 4.0])
 
-    def test_the_delay_has_a_ceiling(self):
-        self.assertEqual(delay(12, 1.0, 60.0), 60.0)
-
     def test_no_delay_after_the_last_try(self):
         self.assertEqual(schedule(3), [1.0, 2.0])
 
