@@ -21,13 +21,16 @@ from edits import edits_of
 from misdeeds import MISDEEDS, misdeeds_of
 from trials import PythonTrials, ShellTrials
 
-# Tries of both rounds together. The count and not the clock ends a search, so a sample repeats.
-PYTHON_TRIALS = 200
-SHELL_TRIALS = 48
+# Tries of both rounds together; a sample draws how patient it is. The count and not the clock ends a
+# search, so a sample repeats.
+PYTHON_TRIALS = (40, 80, 160)
+SHELL_TRIALS = (5, 15, 40)
+# An endless candidate counts as this many, since it uses the processor as much.
+ENDLESS_TRIALS = 5
 FIRST_ROUND_SHARE = 0.6
 # Hard stops for a machine too slow for the count.
 CPU_SECONDS = 4
-WALL_SECONDS = 20
+WALL_SECONDS = 45
 MAX_SOURCE_BYTES = 64 * 1024
 
 
@@ -55,7 +58,7 @@ class Search:
     def __init__(self, problem, trials, draw):
         self.trials = trials
         self.draw = draw
-        self.budget = PYTHON_TRIALS if problem.python else SHELL_TRIALS
+        self.budget = draw.choice(PYTHON_TRIALS if problem.python else SHELL_TRIALS)
         self.used = 0
         self.until = time.monotonic() + WALL_SECONDS
 
@@ -90,9 +93,8 @@ class Search:
         for edit in self.ranked(sources, outcome):
             if self.used >= (self.budget if best is None else limit) or self.out_of_time():
                 break
-            self.used += 1
-            candidate = changed(sources, edit)
-            after = self.trials.run(candidate)
+            after = self.trials.run(changed(sources, edit))
+            self.used += ENDLESS_TRIALS if after.endless else 1
             if after.complete():
                 return edit, None
             if after.better_than(outcome) and (best is None or len(after.passed) > len(best[1].passed)):

