@@ -6,7 +6,7 @@
 
 use crate::failure::{Domain, Failure, FailureCode};
 use crate::plan::StepKind;
-use crate::quantity::{Bytes, Limit};
+use crate::quantity::{Bytes, Limit, TMPFS_DISK_MAX};
 use crate::reward::RewardProblem;
 use crate::text::shown;
 use crate::time::Millis;
@@ -232,9 +232,15 @@ fn timeout_words(facts: &Facts<'_>) -> String {
 fn oom_words(facts: &Facts<'_>) -> String {
     let limit = facts.limit.memory;
     let kills = facts.counters.oom_kills.unwrap_or_default();
-    let peak = facts.counters.memory_peak.map(|peak| format!(" (peak {} bytes)", peak.0)).unwrap_or_default();
+    let peak = facts.counters.memory_peak.map(|peak| format!(" (peak {})", peak.about())).unwrap_or_default();
+    let disk = facts.limit.disk;
+    let disk = if disk <= TMPFS_DISK_MAX {
+        format!(" and the {disk} of disk kept in memory")
+    } else {
+        String::new()
+    };
     format!(
-        "the kernel killed {kills} of its processes at the memory limit {limit}{peak}; raise resources.limit.memory"
+        "the kernel killed {kills} of its processes at the memory limit {limit}{disk}{peak}; raise resources.limit.memory"
     )
 }
 
@@ -248,8 +254,9 @@ fn disk_words(facts: &Facts<'_>) -> String {
     }
     let used = counters.disk_used.unwrap_or_default();
     format!(
-        "the workspace was full: {} bytes used of the disk limit {}; raise resources.limit.disk",
-        used.0, facts.limit.disk
+        "the workspace was full: {} used of the disk limit {}; raise resources.limit.disk",
+        used.about(),
+        facts.limit.disk
     )
 }
 
@@ -397,9 +404,9 @@ mod tests {
                 End::Signalled(9),
                 false,
                 OOM,
-                "killed 2 of its processes at the memory limit 2Gi",
+                "at the memory limit 2Gi and the 256Mi of disk kept in memory (peak 1000); raise",
             ),
-            (StepKind::Agent, End::Exited(1), false, FULL, "1048576 bytes used of the disk limit 256Mi"),
+            (StepKind::Agent, End::Exited(1), false, FULL, "1Mi used of the disk limit 256Mi"),
             (StepKind::Agent, End::Exited(1), false, NO_INODES, "no inode left"),
             (
                 StepKind::Run,

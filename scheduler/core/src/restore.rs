@@ -1,13 +1,14 @@
 //! Restart: the same cluster from what was stored.
 
 use rollout::failure::Failure;
+use rollout::plan::JobPlan;
 use rollout::state::{JobState, StepState};
 use rollout::{BootTime, FailureCode, NodeId, StepIndex};
 
 use crate::attempt::note_end;
 use crate::cluster::Cluster;
 use crate::command::Command;
-use crate::config::{Config, Now};
+use crate::config::{Config, Now, REFUSAL_BACKOFF_MAX};
 use crate::event::{Capacity, Measured};
 use crate::job::{At, Group, Hold, Job, Place, Slot};
 use crate::lease::lost_outcome;
@@ -89,7 +90,7 @@ impl Cluster {
         for rollout in stored.rollouts {
             let member = rollout.rollout.sample;
             if (member as usize) < group.ends.len() {
-                restore_rollout(now, &mut group, &rollout);
+                restore_rollout(now, &job.plan, &mut group, &rollout);
                 if rollout.end.is_none() {
                     sandboxes.extend(live_sandboxes(job, &group, &rollout));
                 }
@@ -166,7 +167,7 @@ fn unattached(id: NodeId, incarnation: rollout::IncarnationId, deadline: BootTim
     }
 }
 
-fn restore_rollout(now: Now, group: &mut Group, stored: &RolloutSnapshot) {
+fn restore_rollout(now: Now, plan: &JobPlan, group: &mut Group, stored: &RolloutSnapshot) {
     let member = stored.rollout.sample;
     for &(step, state) in &stored.steps {
         let slot = Slot { member, step };
@@ -207,7 +208,10 @@ fn restore_rollout(now: Now, group: &mut Group, stored: &RolloutSnapshot) {
         if group.holds(slot) {
             let detail = group.detail(slot);
             (detail.chain_breaks, detail.refusals) = (books.chain_breaks, books.refusals);
-            detail.not_before = books.not_before.map_or(BootTime(0), |at| now.boot_at(at));
+            // The wall may have been set back since: no step waits longer than its longest wait.
+            let longest = plan.step(step).retry.max_backoff.max(REFUSAL_BACKOFF_MAX);
+            let due = books.not_before.map(|at| now.boot_at(at).min(now.boot.after(longest)));
+            detail.not_before = due.unwrap_or(BootTime(0));
         }
     }
 }

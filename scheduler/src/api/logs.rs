@@ -31,7 +31,7 @@ pub(super) async fn logs(
     let not_found = || ApiError::not_found("rollout", &request.rollout);
     let rollout: RolloutId = request.rollout.parse().map_err(|_| not_found())?;
     let facts = service.jobs.get(rollout.group.job).await?.ok_or_else(not_found)?;
-    service.reads.rollout(rollout).await?.ok_or_else(not_found)?;
+    let ended = service.reads.rollout(rollout).await?.ok_or_else(not_found)?.is_some();
     let step = step_index(&facts.plan, &request.step)?;
     let streams = match request.stream.as_str() {
         "" => STREAMS.to_vec(),
@@ -46,8 +46,14 @@ pub(super) async fn logs(
         .filter(|row| request.attempt.is_none_or(|wanted| row.attempt.attempt == wanted))
         .max_by_key(|row| row.attempt.attempt);
     let attempt = attempt.ok_or_else(|| {
-        ApiError::not_found("attempt", &format!("{}/{}", request.rollout, request.step))
-            .hint("the step has not been placed yet; `rollyard explain` says why")
+        let hint = match (request.attempt, ended) {
+            (Some(_), _) => "`rollyard show` lists the attempts there are",
+            (None, true) => {
+                "the step was never started, and the rollout has ended; `rollyard explain` says why"
+            }
+            (None, false) => "the step has not been placed yet; `rollyard explain` says why",
+        };
+        ApiError::not_found("attempt", &format!("{}/{}", request.rollout, request.step)).hint(hint)
     })?;
     let (outlet, stream) = Outlet::open(service, CHUNKS_MAX)?;
     let reading = Reading { service: service.clone(), follow: request.follow && !service.read_only, outlet };

@@ -3,7 +3,7 @@
 use rollout::failure::Status;
 use rollout::plan::{OnAgentTimeout, OnGraderTimeout, OnIncomplete, StepKind};
 use rollout::state::{GroupClosedAs, JobState};
-use rollout::{Bytes, Domain, FailureCode, IncarnationId, Millis, StepIndex};
+use rollout::{Bytes, Domain, FailureCode, IncarnationId, Millis, StepIndex, Timestamp};
 use scheduler_core::event::{Held, HeldPhase, RefusalClass};
 use scheduler_core::{Cluster, Command, Config, Event, ExplainTarget, Record};
 
@@ -394,6 +394,25 @@ fn an_attempt_whose_lease_row_is_gone_at_a_restart_is_lost_and_tried_again() {
     yard.attach("n1", 2, 8000);
     yard.later(Millis(1_000));
     assert!(yard.starts()[0].fence.generation > first.fence.generation);
+}
+
+#[test]
+fn a_wall_clock_set_back_before_a_restart_makes_no_step_wait_longer_than_its_longest_wait() {
+    let mut yard = Yard::new();
+    yard.now.wall = Timestamp(10 * 86_400_000_000);
+    yard.submit(JOB, graded(1), 1);
+    yard.attach("n1", 1, 8000);
+    let refused = yard.starts().remove(0);
+    let (at, attempt, class) = (refused.fence.clone(), refused.attempt, RefusalClass::Busy);
+    yard.event(Event::AttemptRefused { at, attempt, class, message: "full".into() });
+    yard.now.wall = Timestamp(86_400_000_000);
+    let (cluster, records) = Cluster::restore(Config::default(), yard.now, yard.stored.snapshot());
+    assert!(records.is_empty(), "{records:?}");
+    yard.cluster = cluster;
+    yard.attach("n1", 1, 8000);
+    assert!(yard.starts().is_empty(), "it still waits");
+    yard.later(Millis(5_000));
+    assert_eq!(yard.starts().len(), 1);
 }
 
 #[test]
