@@ -5,7 +5,7 @@
 //! missing exit code stays missing; a limit of the kernel is blamed only if the step failed.
 
 use crate::failure::{Domain, Failure, FailureCode};
-use crate::plan::StepKind;
+use crate::plan::{Per, StepKind};
 use crate::quantity::{Bytes, Limit, TMPFS_DISK_MAX};
 use crate::reward::RewardProblem;
 use crate::text::shown;
@@ -85,6 +85,7 @@ pub enum OutputProblemKind {
 #[derive(Debug, Clone)]
 pub struct Facts<'a> {
     pub kind: StepKind,
+    pub per: Per,
     pub end: End,
     /// The executor's deadline ended it.
     pub timed_out: bool,
@@ -132,7 +133,7 @@ fn lost(facts: &Facts<'_>, reason: &str) -> Failure {
     let reason = shown(reason, SHOWN_CHARS_MAX);
     let code = match facts.kind {
         StepKind::Agent => Some(FailureCode::OomGuest),
-        StepKind::Run => Some(FailureCode::StepExit),
+        StepKind::Run => Some(exit_code(facts)),
         StepKind::Grader => None,
     };
     if let Some(code) = code.filter(|_| facts.counters.oom()) {
@@ -164,12 +165,27 @@ fn agent(facts: &Facts<'_>) -> Option<Failure> {
 
 fn run(facts: &Facts<'_>) -> Option<Failure> {
     if facts.timed_out {
-        return Some(Failure::new(FailureCode::StepTimeout, with_limit(facts, timeout_words(facts))));
+        return Some(Failure::new(timeout_code(facts), with_limit(facts, timeout_words(facts))));
     }
     if succeeded(facts) {
         return output_failure(facts.outputs);
     }
-    Some(Failure::new(FailureCode::StepExit, with_limit(facts, end_words(facts))))
+    Some(Failure::new(exit_code(facts), with_limit(facts, end_words(facts))))
+}
+
+/// A step that its group runs once fails for all of it.
+fn exit_code(facts: &Facts<'_>) -> FailureCode {
+    match facts.per {
+        Per::Rollout => FailureCode::StepExit,
+        Per::Group => FailureCode::SetupFailed,
+    }
+}
+
+fn timeout_code(facts: &Facts<'_>) -> FailureCode {
+    match facts.per {
+        Per::Rollout => FailureCode::StepTimeout,
+        Per::Group => FailureCode::SetupTimeout,
+    }
 }
 
 fn grader(facts: &Facts<'_>) -> Option<Failure> {
@@ -324,6 +340,7 @@ mod tests {
     fn facts(kind: StepKind, end: End, timed_out: bool, counters: Counters) -> Facts<'static> {
         Facts {
             kind,
+            per: Per::Rollout,
             end,
             timed_out,
             run: Millis(61_250),
@@ -333,6 +350,20 @@ mod tests {
             outputs: &[],
             reward: None,
         }
+    }
+
+    #[test]
+    fn a_step_that_a_group_runs_once_fails_as_its_setup() {
+        let code = |end, timed_out, counters| {
+            let facts = Facts { per: Per::Group, ..facts(StepKind::Run, end, timed_out, counters) };
+            classify(&facts).map(|failure| failure.code)
+        };
+        assert_eq!(code(End::Exited(1), false, NONE), Some(FailureCode::SetupFailed));
+        assert_eq!(code(End::Exited(0), true, NONE), Some(FailureCode::SetupTimeout));
+        let lost = || End::Lost { reason: "init is gone".into() };
+        assert_eq!(code(lost(), false, OOM), Some(FailureCode::SetupFailed));
+        assert_eq!(code(lost(), false, NONE), Some(FailureCode::NodeLost));
+        assert_eq!(code(End::Exited(0), false, NONE), None);
     }
 
     #[test]

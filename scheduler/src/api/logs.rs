@@ -40,7 +40,7 @@ pub(super) async fn logs(
     if streams.is_empty() {
         return Err(ApiError::bad_request("stream", "neither `stdout` nor `stderr`"));
     }
-    let attempts = service.reads.attempts(rollout).await?.into_iter();
+    let attempts = service.reads.attempts(facts.plan.runner(rollout, step)).await?.into_iter();
     let attempt = attempts
         .filter(|row| row.attempt.step == step)
         .filter(|row| request.attempt.is_none_or(|wanted| row.attempt.attempt == wanted))

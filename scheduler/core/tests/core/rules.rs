@@ -130,8 +130,8 @@ fn rules_after_an_agent_timeout_and_a_grader_timeout_are_kept() {
 fn a_chain_goes_on_in_its_sandbox_on_its_node_and_frees_it_at_the_end() {
     let mut yard = Yard::with(chained(1), 1);
     yard.attach("n1", 1, 8000);
+    let a = yard.starts().remove(0);
     yard.attach("n2", 2, 8000);
-    let a = yard.starts_all().remove(0);
     assert!(a.keep);
     yard.end(&a, None, None);
     let b = yard.starts().remove(0);
@@ -582,29 +582,4 @@ fn priority_then_age_orders_jobs_and_begun_groups_come_first() {
     yard.end(&first, None, None);
     let second = yard.starts().remove(0);
     assert_eq!(second.attempt.step, StepIndex(1), "its grader before any new agent");
-}
-
-impl Yard {
-    /// Starts of every command since the job was submitted (attach runs more than one pass).
-    fn starts_all(&self) -> Vec<Started> {
-        let mut starts = self.starts();
-        if starts.is_empty() {
-            starts = self
-                .stored
-                .attempts
-                .values()
-                .map(|a| Started {
-                    fence: scheduler_core::event::Fence {
-                        node: a.node.clone(),
-                        incarnation: a.incarnation,
-                        generation: a.generation,
-                    },
-                    attempt: a.attempt,
-                    continue_from: a.continue_from,
-                    keep: true,
-                })
-                .collect();
-        }
-        starts
-    }
 }
