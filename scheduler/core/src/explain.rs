@@ -10,7 +10,7 @@ use crate::cluster::Cluster;
 use crate::config::Now;
 use crate::job::{At, Group, Job, Slot};
 use crate::node::{Node, Phase, within};
-use crate::placement::{memory_asked, never_runs};
+use crate::placement::{memory_asked, never_runs, not_heard};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Target {
@@ -199,8 +199,20 @@ impl Cluster {
         if attached.is_empty() {
             return no_executor();
         }
-        if let Some((code, why)) = never_runs(&attached, &resources, group.details.get(&at.slot)) {
-            return fact(code, format!("{code}: step `{name}` {why}"));
+        let detail = group.details.get(&at.slot);
+        if let Some(never) = never_runs(&self.nodes, &resources, detail) {
+            return fact(never.code, format!("{}: step `{name}` {}", never.code, never.why));
+        }
+        let mut fitting = attached.iter().filter(|n| n.ever_fits(&resources));
+        let refused = |n: &&Node| detail.is_some_and(|d| n.refused_for_good(d).is_some());
+        if fitting.all(refused)
+            && let Some(node) = not_heard(&self.nodes, detail)
+        {
+            let text = format!(
+                "step `{name}` waits for node {}, whose connection is down: every other node refused it",
+                node.id
+            );
+            return Fact { node: Some(node.id.to_string()), ..fact("node_detached", text) };
         }
         match attached.iter().filter(|n| n.ever_fits(&resources)).max_by_key(|n| n.free().cpu.0) {
             Some(node) if !node.fits(&resources) => no_room(name.as_str(), node, &resources, attached.len()),

@@ -1,7 +1,7 @@
 //! One rule, one case.
 
 use rollout::failure::Status;
-use rollout::plan::{OnAgentTimeout, OnGraderTimeout, OnIncomplete, StepKind};
+use rollout::plan::{OnAgentTimeout, OnGraderTimeout, OnIncomplete, Piece, StepKind, Template};
 use rollout::state::{GroupClosedAs, JobState};
 use rollout::{Bytes, Domain, FailureCode, IncarnationId, Millis, StepIndex, Timestamp};
 use scheduler_core::event::{Held, HeldPhase, RefusalClass};
@@ -474,20 +474,15 @@ fn another_life_of_a_node_is_asked_again() {
 /// As an image that lies on some nodes only: it is asked for on each, and where it is it runs.
 #[test]
 fn a_step_refused_for_good_is_tried_on_every_node_and_then_held_with_their_words() {
-    let refuse = |yard: &mut Yard, start: &Started, message: &str| {
-        let (at, attempt, message) = (start.fence.clone(), start.attempt, message.to_owned());
-        yard.event(Event::AttemptRefused { at, attempt, class: RefusalClass::NeverFits, message });
-        yard.later(Millis(1_000));
-    };
     let mut yard = Yard::with(graded(1), 1);
     yard.attach("n1", 1, 8000);
     let first = yard.starts().remove(0);
     yard.attach("n2", 1, 8000);
-    refuse(&mut yard, &first, "no dir:/x here");
+    refuse_for_good(&mut yard, &first, "no dir:/x here");
     assert_eq!(yard.stored.job_state(JOB), Some(JobState::Running), "another node may have it");
     let second = yard.starts().remove(0);
     assert_ne!(second.fence.node, first.fence.node);
-    refuse(&mut yard, &second, "nor here");
+    refuse_for_good(&mut yard, &second, "nor here");
     assert_eq!(yard.stored.job_state(JOB), Some(JobState::Held));
     let held = yard.cluster.explain(yard.now, ExplainTarget::Job(JOB)).unwrap();
     for words in
@@ -501,6 +496,78 @@ fn a_step_refused_for_good_is_tried_on_every_node_and_then_held_with_their_words
     assert_eq!((third.fence.node.to_string().as_str(), third.attempt.attempt), ("n3", 0));
     yard.end(&third, None, None);
     assert_eq!(yard.stored.job_state(JOB), Some(JobState::Running));
+}
+
+/// As `image: ${row.img}` where one row names what is on no node: the other rows run.
+#[test]
+fn a_row_whose_image_every_node_refuses_ends_alone_with_their_words() {
+    let mut plan = graded(1);
+    let looked_up = Piece::Lookup(vec!["row".into(), "img".into()]);
+    plan.steps[0].image = Template(vec![looked_up]);
+    let mut yard = Yard::with(plan, 3);
+    yard.attach("n1", 1, 8000);
+    let starts = yard.starts();
+    yard.attach("n2", 2, 8000);
+    let mut bad = starts[1].clone();
+    for said in ["no dir:/x here", "nor here"] {
+        refuse_for_good(&mut yard, &bad, said);
+        bad = yard.starts().first().cloned().unwrap_or(bad);
+    }
+    let end = yard.ends()[0];
+    let failure = end.failure.as_ref().unwrap();
+    assert_eq!((failure.code, failure.domain, &end.reward), (FailureCode::NotFound, Domain::Task, &None));
+    for words in ["refused_by_every_node: step `agent`", "n1 refused it: no dir:/x", "n2 refused it: nor"] {
+        assert!(failure.message.contains(words), "{}", failure.message);
+    }
+    assert_eq!(yard.stored.job_state(JOB), Some(JobState::Running));
+    for good in [&starts[0], &starts[2]] {
+        yard.end(good, None, None);
+        let grader = yard.starts().remove(0);
+        yard.end(&grader, None, Some(1.0));
+    }
+    assert_eq!(yard.ends().len(), 3);
+    assert_eq!(yard.ends().iter().filter(|end| end.reward.is_some()).count(), 2);
+    let told = yard.stored.attempts.values().filter_map(|a| a.outcome.as_ref()?.failure.as_ref());
+    assert_eq!(told.count(), 1, "its attempt tells why, after a restart too");
+}
+
+#[test]
+fn a_row_every_attached_node_refuses_waits_for_the_one_that_is_away() {
+    let mut plan = graded(1);
+    plan.steps[0].image = Template(vec![Piece::Lookup(vec!["row".into(), "img".into()])]);
+    let mut yard = Yard::with(plan, 1);
+    yard.attach("n1", 1, 8000);
+    let first = yard.starts().remove(0);
+    yard.attach("n2", 2, 8000);
+    yard.event(Event::NodeDetached { node: node("n2"), incarnation: IncarnationId::from_bits(2) });
+    refuse_for_good(&mut yard, &first, "no dir:/x here");
+    assert!(yard.ends().is_empty());
+    let explained = yard.cluster.explain(yard.now, ExplainTarget::Job(JOB)).unwrap();
+    assert!(explained.facts.iter().any(|f| f.code == "node_detached"), "{:?}", explained.lines);
+    yard.attach("n2", 2, 8000);
+    assert_eq!(yard.starts()[0].fence.node, node("n2"));
+}
+
+#[test]
+fn rows_that_every_node_refuses_in_bulk_hold_the_job() {
+    let mut plan = plan(1, vec![step("work", StepKind::Run, &[])]);
+    plan.steps[0].image = Template(vec![Piece::Lookup(vec!["row".into(), "img".into()])]);
+    let mut yard = Yard::with(plan, 60);
+    yard.attach("n1", 1, 1000);
+    for _ in 0..60 {
+        let Some(start) = yard.starts().first().cloned() else { break };
+        refuse_for_good(&mut yard, &start, "no dir:/x here");
+    }
+    assert_eq!(yard.stored.job_state(JOB), Some(JobState::Held));
+    assert_eq!(yard.ends().len(), 32);
+}
+
+fn refuse_for_good(yard: &mut Yard, start: &Started, message: &str) {
+    let (at, attempt, message) = (start.fence.clone(), start.attempt, message.to_owned());
+    yard.event(Event::AttemptRefused { at, attempt, class: RefusalClass::NeverFits, message });
+    if yard.starts().is_empty() {
+        yard.later(Millis(1_000));
+    }
 }
 
 #[test]
