@@ -12,10 +12,10 @@ use rollout::{
 use crate::command::{Command, Target};
 use crate::config::{Config, Now};
 use crate::event::{Event, ExpandedGroup, Fence};
-use crate::job::{At, Group, Job, Slot};
+use crate::job::{At, Group, Job, Slot, Unrecorded};
 use crate::node::{Node, Phase, SandboxKey};
 use crate::ready::{Class, ReadyKey, ReadyQueue};
-use crate::record::{Record, StepBooks};
+use crate::record::{Hold, Record, StepBooks};
 
 /// Everything the scheduler knows of unfinished jobs and attached nodes.
 #[derive(Debug)]
@@ -88,11 +88,8 @@ impl Cluster {
                 self.refused(now, &at, attempt, class, &message, &mut records);
             }
             Event::GroupsSealed { groups } => self.sealed(&groups, &mut records),
-            Event::GroupsUnrecorded { job: id, problem } => {
-                if let Some(job) = self.jobs.get_mut(&id) {
-                    job.unrecorded = Some(problem);
-                }
-                self.finish_if_done(id, &mut records);
+            Event::GroupsUnrecorded { job, problem, last } => {
+                self.unrecorded(job, Unrecorded { problem, last }, &mut records);
             }
         }
         records
@@ -257,12 +254,7 @@ impl Cluster {
         job.hold = None;
         job.state = JobState::Cancelling;
         reason.clone_into(&mut job.reason);
-        records.push(Record::JobState {
-            job: id,
-            state: JobState::Cancelling,
-            reason: reason.to_owned(),
-            cancel_code: Some(code),
-        });
+        records.push(job.record());
         let steps: Vec<StepIndex> = job.plan.step_indices().collect();
         let live: Vec<(GroupId, u32)> = job
             .groups
@@ -320,6 +312,15 @@ impl Cluster {
         }
     }
 
+    /// Rows that cannot be written are told; a job that has nothing else left is held for them.
+    fn unrecorded(&mut self, id: JobId, told: Unrecorded, records: &mut Vec<Record>) {
+        let Some(job) = self.jobs.get_mut(&id).filter(|job| !job.state.is_final()) else { return };
+        let holds = told.last && job.state == JobState::Running;
+        job.unrecorded = Some(told);
+        records.push(if holds { job.hold(Hold::Unrecorded, String::new()) } else { job.record() });
+        self.finish_if_done(id, records);
+    }
+
     /// The job is over when nothing is left to admit and every admitted group is sealed. One that
     /// is cancelled does not wait for rows that cannot be written.
     pub(crate) fn finish_if_done(&mut self, id: JobId, records: &mut Vec<Record>) {
@@ -330,17 +331,12 @@ impl Cluster {
         }
         if !job.groups.is_empty() {
             let closed = job.groups.values().all(|group| group.closed.is_some());
-            let Some(problem) = job.unrecorded.as_ref().filter(|_| closed && job.cancel.is_some()) else {
-                return;
-            };
-            job.reason = format!("{}; without all of its rows: {problem}", job.reason);
+            let told = job.unrecorded.as_ref().filter(|told| told.last && closed && job.cancel.is_some());
+            let Some(told) = told else { return };
+            job.reason = format!("{}; without all of its rows: {}", job.reason, told.problem);
         }
         job.state = if job.cancel.is_some() { JobState::Cancelled } else { JobState::Finished };
-        records.push(Record::JobState {
-            job: id,
-            state: job.state,
-            reason: job.reason.clone(),
-            cancel_code: job.cancel.as_ref().map(|c| c.0),
-        });
+        job.hold = None;
+        records.push(job.record());
     }
 }

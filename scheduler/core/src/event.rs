@@ -82,11 +82,13 @@ pub enum Event {
     GroupsSealed {
         groups: Vec<GroupId>,
     },
-    /// Of the job nothing is left but closed groups whose rows cannot be written. It stays
-    /// unfinished for the next start to try again, unless it is cancelled.
+    /// Rows of closed groups of the job cannot be written. It stays unfinished for the next start
+    /// to try again, unless it is cancelled.
     GroupsUnrecorded {
         job: JobId,
         problem: String,
+        /// Nothing else of the job is left.
+        last: bool,
     },
 }
 

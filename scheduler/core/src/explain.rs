@@ -11,6 +11,7 @@ use crate::config::Now;
 use crate::job::{At, Group, Job, Slot};
 use crate::node::{Node, Phase, within};
 use crate::placement::{memory_asked, never_runs, not_heard};
+use crate::record::Hold;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Target {
@@ -29,7 +30,7 @@ pub struct Explanation {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Fact {
     /// Stable: `no_executor`, `too_big_for_yard`, `refused_by_every_node`, `no_room`, `max_running`, `running`, `backoff`,
-    /// `needs`, `held`, `cancelling`, `unsealed`, `final`, `waits_for_turn`, `node_detached`.
+    /// `needs`, `held`, `cancelling`, `unsealed`, `final`, `unrecorded`, `waits_for_turn`, `node_detached`.
     pub code: &'static str,
     pub step: Option<String>,
     pub node: Option<String>,
@@ -70,7 +71,12 @@ impl Cluster {
 
     fn explain_job(&self, now: Now, job: &Job) -> Vec<Fact> {
         let mut facts = Vec::new();
+        if let Some(told) = &job.unrecorded {
+            facts.push(fact("unrecorded", missing_rows(&told.problem)));
+        }
         match job.state {
+            // Said.
+            JobState::Held if job.hold == Some(Hold::Unrecorded) => {}
             JobState::Held => facts.push(fact("held", format!("the job is held: {}", job.reason))),
             JobState::Cancelling => {
                 facts.push(fact("cancelling", format!("the job is being cancelled: {}", job.reason)));
@@ -219,6 +225,11 @@ impl Cluster {
             _ => fact("waits_for_turn", format!("step `{name}` fits and is placed in the next pass")),
         }
     }
+}
+
+/// What people read of rows that cannot be written.
+pub fn missing_rows(problem: &str) -> String {
+    format!("rows are missing: {problem}; it is tried again at the next start")
 }
 
 fn no_executor() -> Fact {

@@ -5,17 +5,17 @@ use std::collections::BTreeMap;
 
 use rollout::failure::Failure;
 use rollout::quantity::Request;
-use rollout::state::{JobState, StepState};
+use rollout::state::StepState;
 use rollout::{FailureCode, NodeId, Resources};
 
 use crate::cluster::Cluster;
 use crate::command::{Command, Target};
 use crate::config::{Now, PLACEMENTS_PER_PASS_MAX};
-use crate::job::{At, Detail, Hold, Place};
+use crate::job::{At, Detail, Place};
 use crate::lease::lost_outcome;
 use crate::node::{Node, Phase, Reservation, SandboxKey};
 use crate::ready::{Class, Walk};
-use crate::record::Record;
+use crate::record::{Hold, Record};
 
 /// Smaller is better, first field first; the node's id last, so that ties are deterministic.
 /// A node that does not fit has no score.
@@ -227,15 +227,7 @@ impl Cluster {
                 GaveUp::Step
             }
             _ => {
-                job.state = JobState::Held;
-                job.hold = Some(Hold::NoNode);
-                job.reason = said;
-                records.push(Record::JobState {
-                    job: job.id,
-                    state: JobState::Held,
-                    reason: job.reason.clone(),
-                    cancel_code: job.cancel.as_ref().map(|c| c.0),
-                });
+                records.push(job.hold(Hold::NoNode, said));
                 GaveUp::Job
             }
         }
@@ -287,9 +279,9 @@ pub(crate) fn memory_asked(resources: &Resources) -> String {
     }
 }
 
-/// Reasons of a hold that another node lifts.
-pub(crate) const TOO_BIG: &str = "too_big_for_yard";
-pub(crate) const REFUSED: &str = "refused_by_every_node";
+/// Why no node holds a step; another one may.
+const TOO_BIG: &str = "too_big_for_yard";
+const REFUSED: &str = "refused_by_every_node";
 /// Refusals that one reason quotes.
 const REFUSALS_SHOWN_MAX: usize = 3;
 

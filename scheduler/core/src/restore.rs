@@ -10,11 +10,10 @@ use crate::cluster::Cluster;
 use crate::command::Command;
 use crate::config::{Config, Now, REFUSAL_BACKOFF_MAX};
 use crate::event::{Capacity, Measured};
-use crate::job::{At, Group, Hold, Job, Place, Slot};
+use crate::job::{At, Group, Job, Place, Slot};
 use crate::lease::lost_outcome;
 use crate::node::{Node, Phase, Reservation, SandboxKey};
-use crate::placement::{REFUSED, TOO_BIG};
-use crate::record::{LeaseState, Record};
+use crate::record::{Hold, LeaseState, Record};
 use crate::snapshot::{AttemptSnapshot, GroupSnapshot, JobSnapshot, RolloutSnapshot, Snapshot};
 
 impl Cluster {
@@ -52,14 +51,19 @@ impl Cluster {
         for end in stored.breaker_ends {
             job.breakers.entry(end.step).or_default().push(end);
         }
-        if stored.state == JobState::Held {
-            let no_node = [TOO_BIG, REFUSED].iter().any(|code| stored.reason.starts_with(code));
-            job.hold = Some(if no_node { Hold::NoNode } else { Hold::Breaker });
-        }
+        job.hold = stored.hold;
         if matches!(stored.state, JobState::Cancelling | JobState::Cancelled) {
             job.cancel = Some((stored.cancel_code, stored.reason.clone()));
         }
         job.reason = stored.reason;
+        // Rows that could not be written are tried again.
+        if job.hold == Some(Hold::Unrecorded) {
+            job.hold = None;
+            job.state = JobState::Running;
+        }
+        if stored.unrecorded {
+            records.push(job.record());
+        }
         let id = job.id;
         self.jobs.insert(id, job);
         let indexes: Vec<u32> = stored.groups.iter().map(|g| g.index).collect();

@@ -188,7 +188,13 @@ impl World {
             7 if self.below(8) == 0 => Event::JobCancelled {
                 job: JobId::from_bits(1 + self.below(3)),
                 code: if self.below(2) == 0 { FailureCode::Cancelled } else { FailureCode::JobTimeout },
-                reason: "by \"chance\"".to_owned(),
+                // Words of ours in a reason of theirs.
+                reason: "rows are missing: by \"chance\"".to_owned(),
+            },
+            7 if self.below(8) == 0 => Event::GroupsUnrecorded {
+                job: JobId::from_bits(1 + self.below(3)),
+                problem: "too_big_for_yard: no".to_owned(),
+                last: self.below(4) == 0,
             },
             8 | 9 => match self.expansions.pop() {
                 Some((job, first, count)) => {

@@ -108,6 +108,8 @@ pub fn capacity(cpu_milli: u64) -> Capacity {
 }
 
 pub const JOB: JobId = JobId::from_bits(1);
+/// Its first group.
+pub const JOB_GROUP: GroupId = GroupId { job: JOB, index: 0 };
 
 pub fn node(name: &str) -> NodeId {
     NodeId(name.parse().unwrap())

@@ -570,6 +570,73 @@ fn refuse_for_good(yard: &mut Yard, start: &Started, message: &str) {
     }
 }
 
+/// A job whose only group is closed, and its rows cannot be written.
+fn unrecorded() -> Yard {
+    let mut yard = Yard::with(graded(1), 1);
+    yard.attach("n1", 1, 8000);
+    let agent = yard.starts().remove(0);
+    yard.event(Event::GroupsUnrecorded { job: JOB, problem: "g9 is odd".into(), last: false });
+    assert_eq!(yard.cluster.job_state(JOB), Some(JobState::Running), "there is work left");
+    yard.end(&agent, None, None);
+    let grader = yard.starts().remove(0);
+    yard.end(&grader, None, Some(1.0));
+    yard.event(Event::GroupsUnrecorded { job: JOB, problem: "g0 is odd".into(), last: true });
+    yard
+}
+
+#[test]
+fn rows_that_cannot_be_written_hold_the_job_and_a_restart_tries_again() {
+    let mut yard = unrecorded();
+    assert_eq!(yard.cluster.job_state(JOB), Some(JobState::Held));
+    assert_eq!(yard.stored.job_state(JOB), Some(JobState::Held));
+    let explained = yard.cluster.explain(yard.now, ExplainTarget::Job(JOB)).unwrap();
+    assert_eq!(explained.facts[0].code, "unrecorded");
+    assert!(explained.lines[0].contains("rows are missing: g0 is odd"), "{:?}", explained.lines);
+    assert!(explained.facts.iter().all(|f| f.code != "held"), "said once: {:?}", explained.lines);
+    yard.attach("n2", 2, 8000);
+    assert_eq!(yard.cluster.job_state(JOB), Some(JobState::Held), "no node helps");
+    let (cluster, records) = Cluster::restore(Config::default(), yard.now, yard.stored.snapshot());
+    let told = |r: &Record| {
+        matches!(r, Record::JobState { state: JobState::Running, hold: None, unrecorded: None, .. })
+    };
+    assert!(records.iter().any(told), "the store is told too: {records:?}");
+    records.iter().for_each(|r| yard.stored.apply(r));
+    yard.cluster = cluster;
+    yard.stored.seal(JOB_GROUP);
+    yard.event(Event::GroupsSealed { groups: vec![JOB_GROUP] });
+    assert_eq!(yard.stored.job_state(JOB), Some(JobState::Finished));
+}
+
+#[test]
+fn a_job_held_for_its_rows_ends_when_it_is_cancelled() {
+    let mut yard = unrecorded();
+    let (code, reason) = (FailureCode::Cancelled, "rows are missing: my own words".to_owned());
+    yard.event(Event::JobCancelled { job: JOB, code, reason });
+    let ended = yard.records.iter().rev().find_map(|r| match r {
+        Record::JobState { state, reason, unrecorded, .. } => {
+            Some((*state, reason.clone(), unrecorded.clone()))
+        }
+        _ => None,
+    });
+    let said = "rows are missing: my own words; without all of its rows: g0 is odd".to_owned();
+    assert_eq!(ended, Some((JobState::Cancelled, said, None)));
+}
+
+/// What a user writes as a reason is no word of ours, and a hold is what it was made as.
+#[test]
+fn a_restart_reads_no_state_from_a_reason() {
+    let mut yard = Yard::with(graded(2), 1);
+    yard.attach("n1", 1, 8000);
+    let (code, reason) = (FailureCode::Cancelled, "too_big_for_yard: rows are missing: mine".to_owned());
+    yard.event(Event::JobCancelled { job: JOB, code, reason: reason.clone() });
+    let (cluster, records) = Cluster::restore(Config::default(), yard.now, yard.stored.snapshot());
+    assert!(records.is_empty(), "{records:?}");
+    let explained = cluster.explain(yard.now, ExplainTarget::Job(JOB)).unwrap();
+    assert_eq!(explained.facts[0].code, "cancelling");
+    assert!(explained.lines[0].contains(&reason), "{:?}", explained.lines);
+    assert!(explained.facts.iter().all(|f| f.code != "unrecorded"), "{:?}", explained.lines);
+}
+
 #[test]
 fn a_second_report_of_an_accepted_end_is_acknowledged_and_changes_nothing() {
     let mut yard = Yard::with(graded(1), 1);
