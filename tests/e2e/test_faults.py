@@ -194,3 +194,24 @@ def test_a_held_job_leaves_what_has_ended_in_the_tables(yard):
     yard.call("cancel", job["id"])
     seqs = [row["seq"] for row in yard.rows()]
     assert seqs == list(range(60)), "the rest ended as cancelled"
+
+
+def test_an_agent_that_does_nothing_until_its_timeout_is_marked_and_one_that_prints_is_not(yard):
+    rows = [{"say": ""}, {"say": "here I am"}]
+    spec = f"""
+apiVersion: rollyard/v1
+kind: RolloutJob
+name: silent
+tasks: {{from: {{inline: {json.dumps(rows)}}}}}
+group: {{size: 1}}
+defaults: {{image: host}}
+steps:
+  - {{name: work, timeout: 1s, agent: {{command: [/bin/sh, -c, 'printf "%s" "$0"; exec sleep 60', "${{row.say}}"]}}}}
+  - {{name: grade, needs: [work], timeout: 30s, run: "true", grader: {{exit: {{0: 1}}}}}}
+output: {{columns: [say]}}
+"""
+    yard.call("run", yard.spec(spec), "--table", yard.table)
+    marked = {json.loads(row["task_row"])["say"]: row["extra"] for row in yard.rows()}
+    assert {row["stop_reason"] for row in yard.rows()} == {"agent_timeout"}
+    assert json.loads(marked[""]) == {"zero_activity": True}
+    assert marked["here I am"] is None

@@ -26,6 +26,8 @@ pub struct Cluster {
     pub(crate) ready: ReadyQueue,
     /// Steps that wait for a time.
     pub(crate) backoff: BTreeSet<(BootTime, At)>,
+    /// Placed attempts, by when they should have ended.
+    pub(crate) overdue: BTreeSet<(BootTime, At)>,
     /// Made while applying; leave with the next plan, after the commit.
     pub(crate) outbox: Vec<Command>,
     pub(crate) fenced: u64,
@@ -40,6 +42,7 @@ impl Cluster {
             nodes: BTreeMap::new(),
             ready: ReadyQueue::default(),
             backoff: BTreeSet::new(),
+            overdue: BTreeSet::new(),
             outbox: Vec::new(),
             fenced: 0,
             lost: 0,
@@ -54,7 +57,9 @@ impl Cluster {
             Event::JobSubmitted { job, plan, groups_total, created_at } => {
                 self.submit(job, plan, groups_total, created_at, &mut records);
             }
-            Event::JobCancelled { job, code, reason } => self.cancel(job, code, &reason, &mut records),
+            Event::JobCancelled { job, code, reason } => {
+                self.cancel(now, job, code, &reason, &mut records);
+            }
             Event::GroupsExpanded { job, first, groups } => self.admit(job, first, groups, &mut records),
             Event::NodeAttached { node, incarnation, capacity, held } => {
                 self.attach(now, &node, incarnation, capacity, &held, &mut records);
@@ -245,7 +250,7 @@ impl Cluster {
     }
 
     /// Stops the job: nothing more is admitted or placed, running steps are killed.
-    fn cancel(&mut self, id: JobId, code: FailureCode, reason: &str, records: &mut Vec<Record>) {
+    fn cancel(&mut self, now: Now, id: JobId, code: FailureCode, reason: &str, records: &mut Vec<Record>) {
         let Some(job) = self.jobs.get_mut(&id) else { return };
         if job.state.is_final() || job.cancel.is_some() {
             return;
@@ -268,14 +273,14 @@ impl Cluster {
         for (group, member) in live {
             for &step in &steps {
                 let at = At { group, slot: Slot { member, step } };
-                self.cancel_step(at, code, reason, records);
+                self.cancel_step(now, at, code, reason, records);
             }
             self.advance(group, member, records);
         }
         self.finish_if_done(id, records);
     }
 
-    fn cancel_step(&mut self, at: At, code: FailureCode, reason: &str, records: &mut Vec<Record>) {
+    fn cancel_step(&mut self, now: Now, at: At, code: FailureCode, reason: &str, records: &mut Vec<Record>) {
         let Some(group) = self.group_mut(at.group) else { return };
         match group.state(at.slot) {
             StepState::Waiting | StepState::Ready | StepState::Backoff => {
@@ -294,6 +299,7 @@ impl Cluster {
                     };
                     let attempt = at.attempt(detail.attempts - 1);
                     self.outbox.push(Command::Kill { to, attempt, code, reason: reason.to_owned() });
+                    self.watch_end(now, at);
                 }
             }
             _ => {}

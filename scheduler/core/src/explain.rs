@@ -169,7 +169,11 @@ impl Cluster {
                 let place = detail.and_then(|d| d.place.as_ref());
                 let node = place.map_or(String::new(), |p| p.node.to_string());
                 let phase = if place.is_some_and(|p| p.started) { "runs" } else { "starts" };
-                let mut f = fact("running", format!("step `{name}` {phase} on node {node}"));
+                let overdue = place.filter(|p| p.told).map_or(String::new(), |p| {
+                    let left = p.due.since(now.boot);
+                    format!("; it should have ended, was told to stop again, and is given up in {left}")
+                });
+                let mut f = fact("running", format!("step `{name}` {phase} on node {node}{overdue}"));
                 f.node = Some(node);
                 f
             }

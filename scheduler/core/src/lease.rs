@@ -53,8 +53,10 @@ impl Cluster {
                 sandboxes: std::collections::BTreeMap::new(),
                 used: rollout::quantity::Request::default(),
                 absent: BTreeSet::new(),
+                given_up: std::collections::BTreeMap::new(),
             }
         });
+        node.let_go(held);
         node.shrunk = !crate::node::within(node.used, capacity.total);
         node.capacity = capacity;
         node.attached = true;

@@ -158,7 +158,7 @@ impl Stored {
         let range = GroupId { job: id, index: 0 }..=GroupId { job: id, index: u32::MAX };
         let group = |(group, closed): (&GroupId, &Option<(i64, GroupClosedAs)>)| GroupSnapshot {
             index: group.index,
-            expanded: ExpandedGroup { resources: None, broken: None },
+            expanded: ExpandedGroup { resources: None, spans: None, broken: None },
             closed: *closed,
             rollouts: (0..job.plan.group.size)
                 .map(|sample| self.rollout_of(RolloutId { group: *group, sample, refill: 0 }))

@@ -124,6 +124,7 @@ impl Cluster {
             if let Some(score) = best {
                 let reservation = (resources.charge(), Phase::Starting);
                 self.start(at, &score.node, None, reservation, records, commands);
+                self.watch(now, at);
                 placed += 1;
                 walk.go_on(&self.ready, class, key);
                 continue;
@@ -164,6 +165,7 @@ impl Cluster {
         let reservation = &node.sandboxes[&key];
         let (id, from, charge) = (node.id.clone(), reservation.attempt, reservation.charge);
         self.start(at, &id, Some(from), (charge, Phase::Starting), records, commands);
+        self.watch(now, at);
         WentOn::There
     }
 
@@ -191,7 +193,7 @@ impl Cluster {
         detail.avoid = None;
         detail.refusal = None;
         let generation = detail.generation;
-        detail.place = Some(Place { node: node.clone(), incarnation, continue_from, started: false });
+        detail.place = Some(Place::new(node.clone(), incarnation, continue_from));
         if let Some(node) = self.nodes.get_mut(node) {
             node.reserve(key, Reservation { charge, attempt, generation, phase });
         }
@@ -244,8 +246,7 @@ impl Cluster {
         detail.attempts += 1;
         detail.generation = detail.generation.next();
         let generation = detail.generation;
-        let place = Place { node: node.clone(), incarnation, continue_from: None, started: false };
-        detail.place = Some(place);
+        detail.place = Some(Place::new(node.clone(), incarnation, None));
         records.push(Record::AttemptPlaced {
             attempt,
             generation,

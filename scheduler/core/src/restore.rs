@@ -105,7 +105,12 @@ impl Cluster {
         job.alive += u32::try_from(open).unwrap_or(0);
         let charges: Vec<_> =
             sandboxes.iter().map(|(at, ..)| job.resources(&group, at.slot.step).charge()).collect();
+        let slots = group.details.iter().filter(|(_, detail)| detail.place.is_some());
+        let running: Vec<At> = slots.map(|(&slot, _)| At { group: group_id, slot }).collect();
         job.groups.insert(stored.index, group);
+        for at in running {
+            self.watch(now, at);
+        }
         for ((at, attempt, phase), charge) in sandboxes.into_iter().zip(charges) {
             let Some(key) = self.sandbox_key(at) else { continue };
             if let Some(node) = self.node_of(&attempt.node, attempt.incarnation) {
@@ -168,6 +173,7 @@ fn unattached(id: NodeId, incarnation: rollout::IncarnationId, deadline: BootTim
         sandboxes: std::collections::BTreeMap::new(),
         used: total,
         absent: std::collections::BTreeSet::new(),
+        given_up: std::collections::BTreeMap::new(),
     }
 }
 
@@ -190,12 +196,8 @@ fn restore_rollout(now: Now, plan: &JobPlan, group: &mut Group, stored: &Rollout
         match &attempt.outcome {
             Some(outcome) => note_end(detail, outcome),
             None => {
-                detail.place = Some(Place {
-                    node: attempt.node.clone(),
-                    incarnation: attempt.incarnation,
-                    continue_from: attempt.continue_from,
-                    started: false,
-                });
+                let (node, from) = (attempt.node.clone(), attempt.continue_from);
+                detail.place = Some(Place::new(node, attempt.incarnation, from));
                 group.set_state(slot, StepState::Running);
             }
         }

@@ -120,7 +120,7 @@ impl World {
         let mut snapshot = Snapshot { jobs: Vec::new(), nodes: self.reads.node_snapshots().await.unwrap() };
         for row in self.reads.unfinished_jobs().await.unwrap() {
             let plan = self.plans[&row.job].clone();
-            let expand = |_| Ok(ExpandedGroup { resources: None, broken: None });
+            let expand = |_| Ok(ExpandedGroup { resources: None, spans: None, broken: None });
             snapshot.jobs.push(self.reads.job_snapshot(&row, plan, expand).await.unwrap());
         }
         snapshot
@@ -198,7 +198,7 @@ impl World {
             },
             8 | 9 => match self.expansions.pop() {
                 Some((job, first, count)) => {
-                    let group = ExpandedGroup { resources: None, broken: None };
+                    let group = ExpandedGroup { resources: None, spans: None, broken: None };
                     Event::GroupsExpanded { job, first, groups: vec![group; count as usize] }
                 }
                 None => return,

@@ -176,7 +176,8 @@ impl Yard {
             let mut again = plan.wake_at == Some(self.now.boot);
             for command in plan.commands {
                 if let Command::Expand { job, first, count } = command {
-                    let groups = vec![ExpandedGroup { resources: None, broken: None }; count as usize];
+                    let groups =
+                        vec![ExpandedGroup { resources: None, spans: None, broken: None }; count as usize];
                     let event = Event::GroupsExpanded { job, first, groups };
                     self.records.extend(self.cluster.apply(self.now, event));
                     again = true;
