@@ -305,6 +305,20 @@ pub fn resolve_resources(
     chain.try_fold(first, |largest, step| Ok(largest.max(&own_resources(plan, step, lookup)?)))
 }
 
+/// The longest a step may take by its own times: `start_timeout`, `timeout` and `grace`.
+///
+/// # Errors
+///
+/// If one is looked up and the row has none, or not as a time in bounds.
+pub fn resolve_span(plan: &JobPlan, index: StepIndex, lookup: &Lookup<'_>) -> Result<Millis, ResolveError> {
+    let step = plan.step(index);
+    let names = names(plan, step, lookup, "");
+    let times = [("start_timeout", &step.start_timeout), ("timeout", &step.timeout), ("grace", &step.grace)];
+    times.into_iter().try_fold(Millis(0), |sum, (name, field)| {
+        Ok(Millis(sum.0.saturating_add(time(&names, step, name, field)?.0)))
+    })
+}
+
 fn own_resources(plan: &JobPlan, index: StepIndex, lookup: &Lookup<'_>) -> Result<Resources, ResolveError> {
     let step = plan.step(index);
     let fields = match &step.resources {

@@ -22,6 +22,9 @@ pub struct Config {
     pub lease_ttl: Millis,
     /// Added to the lease here and taken off it by executors.
     pub lease_margin: Millis,
+    /// What an attempt may take beyond the times of its step before it is told to stop again, and
+    /// then before it is given up.
+    pub overdue_margin: Millis,
     /// How often the books are checked against themselves and against the lease rows.
     pub reconcile_every: Duration,
     /// How long a client may send nothing of a request it began, or take nothing of an answer.
@@ -40,6 +43,7 @@ impl Config {
             yard,
             lease_ttl: core.lease_ttl,
             lease_margin: core.lease_margin,
+            overdue_margin: core.overdue_margin,
             reconcile_every: Duration::from_secs(5),
             client_stall: CLIENT_STALL_MAX,
             commit_hook: None,

@@ -9,7 +9,6 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use rollout::state::JobState;
 use rollout::{BootTime, FailureCode, JobId, Millis, Timestamp};
 use scheduler_core::{Cluster, Command, Event, Now, Record};
 use tokio::sync::{mpsc, oneshot, watch};
@@ -27,7 +26,6 @@ use crate::jobs::Jobs;
 use crate::link::Links;
 use crate::store::{Batch, NewJob, Reads, Writer};
 use crate::sums;
-use crate::unrecorded::with_unrecorded;
 
 /// The longest sleep of the loop; only a guard, nothing depends on it.
 const SLEEP_MAX: Duration = Duration::from_secs(60);
@@ -257,33 +255,9 @@ impl Driver {
                 self.apply(pass, now, Event::GroupsSealed { groups });
                 pass.replies.push(Reply::Done(done));
             }
-            Input::Unrecorded { job, held, problem } => {
-                if held {
-                    let problem = problem.clone();
-                    self.apply(pass, now, Event::GroupsUnrecorded { job, problem });
-                }
-                pass.batch.records.extend(self.unrecorded(job, held, &problem));
-            }
             Input::Ask(question) => pass.replies.push(Reply::Ask(question)),
         }
         Ok(())
-    }
-
-    /// The stored word on a job whose rows cannot all be written. In the core its state stays as it
-    /// was: what it decides depends on no row.
-    fn unrecorded(&self, job: JobId, held: bool, problem: &str) -> Option<Record> {
-        let counts = self.cluster.counts(job)?;
-        let state = match counts.state {
-            JobState::Running if held => JobState::Held,
-            JobState::Finished | JobState::Cancelled => return None,
-            state => state,
-        };
-        Some(Record::JobState {
-            job,
-            state,
-            reason: with_unrecorded(&counts.reason, problem),
-            cancel_code: None,
-        })
     }
 
     /// Who owns a key is decided here, where the only writer is: by the store and by the

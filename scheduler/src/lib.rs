@@ -27,7 +27,6 @@ mod rows;
 mod service;
 pub mod store;
 mod sums;
-mod unrecorded;
 
 pub use api::ApiCode;
 pub use config::Config;

@@ -19,6 +19,7 @@ use datasets::table::{Recovery, SealedShard, TableMeta, TableWriter};
 use rollout::state::JobState;
 use rollout::text::shown;
 use rollout::{GroupId, JobId};
+use scheduler_core::Event;
 use tokio::runtime::Handle;
 use tokio::sync::{Notify, oneshot};
 use tokio_util::sync::CancellationToken;
@@ -174,9 +175,9 @@ impl Recorder {
         }
     }
 
-    /// Puts into the job's reason what cannot be recorded.
-    async fn report(&self, job: JobId, held: bool, problem: String) -> Result<(), RecordError> {
-        Ok(self.inbox.send(Input::Unrecorded { job, held, problem }).await?)
+    /// Tells what cannot be recorded, and whether nothing else of the job is left.
+    async fn report(&self, job: JobId, last: bool, problem: String) -> Result<(), RecordError> {
+        Ok(self.inbox.send(Input::Event(Event::GroupsUnrecorded { job, problem, last })).await?)
     }
 
     async fn work_on(

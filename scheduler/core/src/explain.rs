@@ -10,7 +10,8 @@ use crate::cluster::Cluster;
 use crate::config::Now;
 use crate::job::{At, Group, Job, Slot};
 use crate::node::{Node, Phase, within};
-use crate::placement::{memory_asked, never_runs};
+use crate::placement::{memory_asked, never_runs, not_heard};
+use crate::record::Hold;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Target {
@@ -29,7 +30,7 @@ pub struct Explanation {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Fact {
     /// Stable: `no_executor`, `too_big_for_yard`, `refused_by_every_node`, `no_room`, `max_running`, `running`, `backoff`,
-    /// `needs`, `held`, `cancelling`, `unsealed`, `final`, `waits_for_turn`, `node_detached`.
+    /// `needs`, `held`, `cancelling`, `unsealed`, `final`, `unrecorded`, `waits_for_turn`, `node_detached`.
     pub code: &'static str,
     pub step: Option<String>,
     pub node: Option<String>,
@@ -70,7 +71,12 @@ impl Cluster {
 
     fn explain_job(&self, now: Now, job: &Job) -> Vec<Fact> {
         let mut facts = Vec::new();
+        if let Some(told) = &job.unrecorded {
+            facts.push(fact("unrecorded", missing_rows(&told.problem)));
+        }
         match job.state {
+            // Said.
+            JobState::Held if job.hold == Some(Hold::Unrecorded) => {}
             JobState::Held => facts.push(fact("held", format!("the job is held: {}", job.reason))),
             JobState::Cancelling => {
                 facts.push(fact("cancelling", format!("the job is being cancelled: {}", job.reason)));
@@ -163,7 +169,11 @@ impl Cluster {
                 let place = detail.and_then(|d| d.place.as_ref());
                 let node = place.map_or(String::new(), |p| p.node.to_string());
                 let phase = if place.is_some_and(|p| p.started) { "runs" } else { "starts" };
-                let mut f = fact("running", format!("step `{name}` {phase} on node {node}"));
+                let overdue = place.filter(|p| p.told).map_or(String::new(), |p| {
+                    let left = p.due.since(now.boot);
+                    format!("; it should have ended, was told to stop again, and is given up in {left}")
+                });
+                let mut f = fact("running", format!("step `{name}` {phase} on node {node}{overdue}"));
                 f.node = Some(node);
                 f
             }
@@ -199,14 +209,31 @@ impl Cluster {
         if attached.is_empty() {
             return no_executor();
         }
-        if let Some((code, why)) = never_runs(&attached, &resources, group.details.get(&at.slot)) {
-            return fact(code, format!("{code}: step `{name}` {why}"));
+        let detail = group.details.get(&at.slot);
+        if let Some(never) = never_runs(&self.nodes, &resources, detail) {
+            return fact(never.code, format!("{}: step `{name}` {}", never.code, never.why));
+        }
+        let mut fitting = attached.iter().filter(|n| n.ever_fits(&resources));
+        let refused = |n: &&Node| detail.is_some_and(|d| n.refused_for_good(d).is_some());
+        if fitting.all(refused)
+            && let Some(node) = not_heard(&self.nodes, detail)
+        {
+            let text = format!(
+                "step `{name}` waits for node {}, whose connection is down: every other node refused it",
+                node.id
+            );
+            return Fact { node: Some(node.id.to_string()), ..fact("node_detached", text) };
         }
         match attached.iter().filter(|n| n.ever_fits(&resources)).max_by_key(|n| n.free().cpu.0) {
             Some(node) if !node.fits(&resources) => no_room(name.as_str(), node, &resources, attached.len()),
             _ => fact("waits_for_turn", format!("step `{name}` fits and is placed in the next pass")),
         }
     }
+}
+
+/// What people read of rows that cannot be written.
+pub fn missing_rows(problem: &str) -> String {
+    format!("rows are missing: {problem}; it is tried again at the next start")
 }
 
 fn no_executor() -> Fact {

@@ -17,7 +17,7 @@ use rollout::{
 
 use crate::breaker::Breaker;
 use crate::event::ExpandedGroup;
-use crate::record::RolloutEnd;
+use crate::record::{Hold, Record, RolloutEnd};
 use crate::totals::Totals;
 
 #[derive(Debug)]
@@ -41,15 +41,15 @@ pub(crate) struct Job {
     pub expanding: Option<u32>,
     pub breakers: BTreeMap<StepIndex, Breaker>,
     pub totals: Totals,
-    /// Why the rows of the groups that are left cannot be written.
-    pub unrecorded: Option<String>,
+    pub unrecorded: Option<Unrecorded>,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Hold {
-    /// No attached node can or will ever hold a step; lifted when one attaches.
-    NoNode,
-    Breaker,
+/// What the recorder said of rows that it cannot write.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Unrecorded {
+    pub problem: String,
+    /// Nothing else of the job is left to do.
+    pub last: bool,
 }
 
 #[derive(Debug)]
@@ -129,6 +129,16 @@ pub(crate) struct Place {
     pub incarnation: IncarnationId,
     pub continue_from: Option<AttemptId>,
     pub started: bool,
+    /// When it should have ended.
+    pub due: BootTime,
+    /// That was told to the node.
+    pub told: bool,
+}
+
+impl Place {
+    pub fn new(node: NodeId, incarnation: IncarnationId, continue_from: Option<AttemptId>) -> Self {
+        Self { node, incarnation, continue_from, started: false, due: BootTime(0), told: false }
+    }
 }
 
 /// What a settled step means for the steps that need it.
@@ -165,6 +175,27 @@ impl Job {
 
     pub fn size(&self) -> u32 {
         self.plan.group.size
+    }
+
+    /// Its state as it is stored. What is tried again at the next start is no news of a final one.
+    pub fn record(&self) -> Record {
+        let told = self.unrecorded.as_ref().filter(|_| !self.state.is_final());
+        Record::JobState {
+            job: self.id,
+            state: self.state,
+            reason: self.reason.clone(),
+            hold: self.hold,
+            cancel_code: self.cancel.as_ref().map(|c| c.0),
+            unrecorded: told.map(|told| told.problem.clone()),
+        }
+    }
+
+    /// Stops admission and placement; what runs goes on.
+    pub fn hold(&mut self, hold: Hold, reason: String) -> Record {
+        self.state = JobState::Held;
+        self.hold = Some(hold);
+        self.reason = reason;
+        self.record()
     }
 
     /// May new attempts be placed and new groups be admitted?

@@ -26,6 +26,7 @@ mod job;
 mod lease;
 pub mod model;
 mod node;
+mod overdue;
 mod placement;
 mod plan;
 mod ready;

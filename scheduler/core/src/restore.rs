@@ -10,11 +10,10 @@ use crate::cluster::Cluster;
 use crate::command::Command;
 use crate::config::{Config, Now, REFUSAL_BACKOFF_MAX};
 use crate::event::{Capacity, Measured};
-use crate::job::{At, Group, Hold, Job, Place, Slot};
+use crate::job::{At, Group, Job, Place, Slot};
 use crate::lease::lost_outcome;
 use crate::node::{Node, Phase, Reservation, SandboxKey};
-use crate::placement::{REFUSED, TOO_BIG};
-use crate::record::{LeaseState, Record};
+use crate::record::{Hold, LeaseState, Record};
 use crate::snapshot::{AttemptSnapshot, GroupSnapshot, JobSnapshot, RolloutSnapshot, Snapshot};
 
 impl Cluster {
@@ -52,14 +51,19 @@ impl Cluster {
         for end in stored.breaker_ends {
             job.breakers.entry(end.step).or_default().push(end);
         }
-        if stored.state == JobState::Held {
-            let no_node = [TOO_BIG, REFUSED].iter().any(|code| stored.reason.starts_with(code));
-            job.hold = Some(if no_node { Hold::NoNode } else { Hold::Breaker });
-        }
+        job.hold = stored.hold;
         if matches!(stored.state, JobState::Cancelling | JobState::Cancelled) {
             job.cancel = Some((stored.cancel_code, stored.reason.clone()));
         }
         job.reason = stored.reason;
+        // Rows that could not be written are tried again.
+        if job.hold == Some(Hold::Unrecorded) {
+            job.hold = None;
+            job.state = JobState::Running;
+        }
+        if stored.unrecorded {
+            records.push(job.record());
+        }
         let id = job.id;
         self.jobs.insert(id, job);
         let indexes: Vec<u32> = stored.groups.iter().map(|g| g.index).collect();
@@ -101,7 +105,12 @@ impl Cluster {
         job.alive += u32::try_from(open).unwrap_or(0);
         let charges: Vec<_> =
             sandboxes.iter().map(|(at, ..)| job.resources(&group, at.slot.step).charge()).collect();
+        let slots = group.details.iter().filter(|(_, detail)| detail.place.is_some());
+        let running: Vec<At> = slots.map(|(&slot, _)| At { group: group_id, slot }).collect();
         job.groups.insert(stored.index, group);
+        for at in running {
+            self.watch(now, at);
+        }
         for ((at, attempt, phase), charge) in sandboxes.into_iter().zip(charges) {
             let Some(key) = self.sandbox_key(at) else { continue };
             if let Some(node) = self.node_of(&attempt.node, attempt.incarnation) {
@@ -164,6 +173,7 @@ fn unattached(id: NodeId, incarnation: rollout::IncarnationId, deadline: BootTim
         sandboxes: std::collections::BTreeMap::new(),
         used: total,
         absent: std::collections::BTreeSet::new(),
+        given_up: std::collections::BTreeMap::new(),
     }
 }
 
@@ -186,12 +196,8 @@ fn restore_rollout(now: Now, plan: &JobPlan, group: &mut Group, stored: &Rollout
         match &attempt.outcome {
             Some(outcome) => note_end(detail, outcome),
             None => {
-                detail.place = Some(Place {
-                    node: attempt.node.clone(),
-                    incarnation: attempt.incarnation,
-                    continue_from: attempt.continue_from,
-                    started: false,
-                });
+                let (node, from) = (attempt.node.clone(), attempt.continue_from);
+                detail.place = Some(Place::new(node, attempt.incarnation, from));
                 group.set_state(slot, StepState::Running);
             }
         }

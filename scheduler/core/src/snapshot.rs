@@ -11,7 +11,7 @@ use rollout::{
 };
 
 use crate::event::ExpandedGroup;
-use crate::record::{BreakerEnd, LeaseState, RolloutEnd, StepBooks};
+use crate::record::{BreakerEnd, Hold, LeaseState, RolloutEnd, StepBooks};
 use crate::totals::Totals;
 
 #[derive(Debug, Clone, PartialEq, Default)]
@@ -26,6 +26,10 @@ pub struct JobSnapshot {
     pub plan: Arc<JobPlan>,
     pub state: JobState,
     pub reason: String,
+    /// Why it is held, if it is.
+    pub hold: Option<Hold>,
+    /// Rows of it could not be written.
+    pub unrecorded: bool,
     /// Why a job that is cancelling was cancelled (`cancelled` or `job_timeout`).
     pub cancel_code: FailureCode,
     pub groups_total: u32,

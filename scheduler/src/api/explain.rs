@@ -8,7 +8,6 @@ use scheduler_core::ExplainTarget;
 
 use super::rollouts::step_index;
 use super::{ApiError, JobsService};
-use crate::unrecorded::told;
 
 pub(super) async fn explain(service: &JobsService, text: &str) -> Result<v1::ExplainReply, ApiError> {
     let target = target(service, text).await?;
@@ -16,12 +15,7 @@ pub(super) async fn explain(service: &JobsService, text: &str) -> Result<v1::Exp
     let mut lines = service.health.now().sentences();
     let facts = match explanation {
         Some(explanation) => {
-            let mut facts: Vec<_> = explanation.facts.iter().map(|fact| serde_json::json!(fact)).collect();
-            // The recorder's part of the reason is the store's: the core does not know it.
-            if let Some(line) = unrecorded(service, target).await? {
-                facts.insert(0, serde_json::json!({ "code": "unrecorded", "text": line }));
-                lines.push(line);
-            }
+            let facts: Vec<_> = explanation.facts.iter().map(|fact| serde_json::json!(fact)).collect();
             lines.extend(explanation.lines);
             serde_json::Value::Array(facts)
         }
@@ -45,13 +39,6 @@ async fn is_final(service: &JobsService, target: ExplainTarget) -> Result<bool, 
         ExplainTarget::Rollout(rollout) | ExplainTarget::Step(rollout, _) => rollout.group.job,
     };
     Ok(service.reads.job_state(job).await?.is_none_or(JobState::is_final))
-}
-
-/// What the stored reason of a job says of rows that cannot be written.
-async fn unrecorded(service: &JobsService, target: ExplainTarget) -> Result<Option<String>, ApiError> {
-    let ExplainTarget::Job(job) = target else { return Ok(None) };
-    let row = service.reads.job(job).await?;
-    Ok(row.and_then(|row| told(&row.reason).map(str::to_owned)))
 }
 
 /// A job, a rollout, or `rollout/step`, that exists.
@@ -83,7 +70,8 @@ async fn stored(service: &JobsService, target: ExplainTarget) -> Result<String, 
         ExplainTarget::Job(job) => {
             let row = service.reads.job(job).await?;
             let row = row.ok_or_else(|| ApiError::not_found("job", &job.to_string()))?;
-            let why = if row.reason.is_empty() { String::new() } else { format!(": {}", row.reason) };
+            let why = Some(row.told()).filter(|told| !told.is_empty());
+            let why = why.map_or(String::new(), |told| format!(": {told}"));
             return Ok(format!("The job is {}{why}.", row.state.as_str()));
         }
         ExplainTarget::Rollout(rollout) | ExplainTarget::Step(rollout, _) => rollout,
