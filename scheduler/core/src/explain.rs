@@ -44,6 +44,12 @@ impl Explanation {
     }
 }
 
+/// `1 step runs`, `2 steps run`: a count with the words that go with it.
+fn counted(count: impl Into<u64>, one: &str, several: &str) -> String {
+    let count = count.into();
+    format!("{count} {}", if count == 1 { one } else { several })
+}
+
 fn fact(code: &'static str, text: String) -> Fact {
     Fact { code, step: None, node: None, resource: None, text }
 }
@@ -89,15 +95,18 @@ impl Cluster {
         if self.nodes.values().all(|n| !n.attached) && !job.state.is_final() {
             facts.push(no_executor());
         }
-        let count = |state| job.groups.values().flat_map(|g| &g.states).filter(|s| **s == state).count();
+        let count =
+            |state| job.groups.values().flat_map(|g| &g.states).filter(|s| **s == state).count() as u64;
         let (running, ready) = (count(StepState::Running), count(StepState::Ready));
         let left = job.groups_total - job.next_group;
         facts.push(fact(
             "progress",
             format!(
-                "{running} steps run, {ready} wait for a node, {} wait for a retry; {left} of {} groups are not admitted yet",
-                count(StepState::Backoff),
-                job.groups_total
+                "{}, {} for a node, {} for a retry; {left} of {} not admitted yet",
+                counted(running, "step runs", "steps run"),
+                counted(ready, "waits", "wait"),
+                counted(count(StepState::Backoff), "waits", "wait"),
+                counted(job.groups_total, "group is", "groups are")
             ),
         ));
         let max = job.plan.admission.max_running;
@@ -105,15 +114,16 @@ impl Cluster {
             facts.push(fact(
                 "max_running",
                 format!(
-                    "{} rollouts are alive; the next group of {} waits for max_running {max}",
-                    job.alive,
+                    "{} alive; the next group of {} waits for max_running {max}",
+                    counted(job.alive, "rollout is", "rollouts are"),
                     job.size()
                 ),
             ));
         }
-        let closed = job.groups.values().filter(|g| g.closed.is_some()).count();
+        let closed = job.groups.values().filter(|g| g.closed.is_some()).count() as u64;
         if closed > 0 {
-            facts.push(fact("unsealed", format!("{closed} closed groups wait for their rows to be sealed")));
+            let groups = counted(closed, "closed group waits for its", "closed groups wait for their");
+            facts.push(fact("unsealed", format!("{groups} rows to be sealed")));
         }
         let ready = self.ready.first_of(job);
         let first =

@@ -9,7 +9,7 @@ use super::{ApiCode, ApiError};
 
 /// Uploads of client files at once.
 pub const UPLOADS_MAX: usize = 64;
-/// Followed jobs and followed or read logs at once.
+/// Followed jobs, followed or read logs and read outputs at once.
 pub const STREAMS_MAX: usize = 2_048;
 /// Specs checked at once: checking a large one keeps a processor busy.
 const CHECKS_MAX: usize = 2;
@@ -44,7 +44,7 @@ impl Limits {
 
     pub(super) fn stream(&self) -> Result<OwnedSemaphorePermit, ApiError> {
         self.streams.clone().try_acquire_owned().map_err(|_| {
-            let message = format!("{STREAMS_MAX} watched jobs and logs are open, the most at once");
+            let message = format!("{STREAMS_MAX} watched jobs, logs and outputs are open, the most at once");
             ApiError::new(ApiCode::TooManyStreams, message).hint("close some, or ask without following")
         })
     }

@@ -337,8 +337,23 @@ impl Reads {
         after: Option<RolloutId>,
         limit: u32,
     ) -> Result<Vec<RolloutRow>, Error> {
-        let (group, sample, refill) = after
-            .map_or((-1, -1, -1), |r| (i64::from(r.group.index), i64::from(r.sample), i64::from(r.refill)));
+        let place = |r: RolloutId| (i64::from(r.group.index), i64::from(r.sample), i64::from(r.refill));
+        self.rollouts_after(job, after.map_or((-1, -1, -1), place), limit).await
+    }
+
+    pub async fn rollout_row(&self, rollout: RolloutId) -> Result<Option<RolloutRow>, Error> {
+        let before =
+            (i64::from(rollout.group.index), i64::from(rollout.sample), i64::from(rollout.refill) - 1);
+        let next = self.rollouts_after(rollout.group.job, before, 1).await?;
+        Ok(next.into_iter().find(|row| row.rollout == rollout))
+    }
+
+    async fn rollouts_after(
+        &self,
+        job: JobId,
+        (group, sample, refill): (i64, i64, i64),
+        limit: u32,
+    ) -> Result<Vec<RolloutRow>, Error> {
         let rows = sqlx::query(statement!("common/list_rollouts"))
             .bind(job.to_string())
             .bind(group)
