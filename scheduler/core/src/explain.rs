@@ -200,6 +200,7 @@ impl Cluster {
             return no_executor();
         }
         if let Some((code, why)) = never_runs(&attached, &resources, group.details.get(&at.slot)) {
+            let code = code.as_str();
             return fact(code, format!("{code}: step `{name}` {why}"));
         }
         match attached.iter().filter(|n| n.ever_fits(&resources)).max_by_key(|n| n.free().cpu.0) {

@@ -9,6 +9,7 @@ use rollout::{NodeId, Resources};
 use crate::cluster::Cluster;
 use crate::command::{Command, Target};
 use crate::config::{Now, PLACEMENTS_PER_PASS_MAX};
+use crate::hold::HoldCode;
 use crate::job::{At, Detail, Hold, Place};
 use crate::node::{Node, Phase, Reservation, SandboxKey};
 use crate::ready::{Class, Walk};
@@ -204,7 +205,7 @@ impl Cluster {
         let Some(job) = self.jobs.get_mut(&at.group.job) else { return false };
         job.state = JobState::Held;
         job.hold = Some(Hold::NoNode);
-        job.reason = format!("{code}: step `{}` {why}", job.plan.step(at.slot.step).name);
+        job.reason = format!("{}: step `{}` {why}", code.as_str(), job.plan.step(at.slot.step).name);
         records.push(Record::JobState {
             job: job.id,
             state: JobState::Held,
@@ -225,9 +226,6 @@ pub(crate) fn memory_asked(resources: &Resources) -> String {
     }
 }
 
-/// Reasons of a hold that another node lifts.
-pub(crate) const TOO_BIG: &str = "too_big_for_yard";
-pub(crate) const REFUSED: &str = "refused_by_every_node";
 /// Refusals that one reason quotes.
 const REFUSALS_SHOWN_MAX: usize = 3;
 
@@ -237,13 +235,13 @@ pub(crate) fn never_runs(
     attached: &[&Node],
     resources: &Resources,
     detail: Option<&Detail>,
-) -> Option<(&'static str, String)> {
+) -> Option<(HoldCode, String)> {
     if attached.is_empty() {
         return None;
     }
     let fitting: Vec<&&Node> = attached.iter().filter(|node| node.ever_fits(resources)).collect();
     if fitting.is_empty() {
-        return Some((TOO_BIG, never_fits(attached, resources)));
+        return Some((HoldCode::TooBigForYard, never_fits(attached, resources)));
     }
     let refusal = |node: &&&Node| {
         let why = detail.and_then(|detail| node.refused_for_good(detail))?;
@@ -258,7 +256,7 @@ pub(crate) fn never_runs(
         0 => String::new(),
         more => format!("; and {more} more nodes"),
     };
-    Some((REFUSED, format!("can run nowhere: {}{more}", refusals[..shown].join("; "))))
+    Some((HoldCode::RefusedByEveryNode, format!("can run nowhere: {}{more}", refusals[..shown].join("; "))))
 }
 
 /// What is asked and what the largest node has, for the dimension that fails.

@@ -10,10 +10,10 @@ use crate::cluster::Cluster;
 use crate::command::Command;
 use crate::config::{Config, Now, REFUSAL_BACKOFF_MAX};
 use crate::event::{Capacity, Measured};
+use crate::hold::HoldCode;
 use crate::job::{At, Group, Hold, Job, Place, Slot};
 use crate::lease::lost_outcome;
 use crate::node::{Node, Phase, Reservation, SandboxKey};
-use crate::placement::{REFUSED, TOO_BIG};
 use crate::record::{LeaseState, Record};
 use crate::snapshot::{AttemptSnapshot, GroupSnapshot, JobSnapshot, RolloutSnapshot, Snapshot};
 
@@ -53,7 +53,7 @@ impl Cluster {
             job.breakers.entry(end.step).or_default().push(end);
         }
         if stored.state == JobState::Held {
-            let no_node = [TOO_BIG, REFUSED].iter().any(|code| stored.reason.starts_with(code));
+            let no_node = HoldCode::ALL.iter().any(|code| stored.reason.starts_with(code.as_str()));
             job.hold = Some(if no_node { Hold::NoNode } else { Hold::Breaker });
         }
         if matches!(stored.state, JobState::Cancelling | JobState::Cancelled) {
