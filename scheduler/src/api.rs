@@ -59,7 +59,7 @@ pub struct JobsService {
 }
 
 pub(crate) use counts::CountsCache;
-pub(crate) use limits::Limits;
+pub(crate) use limits::{Limits, more_until, too_slow};
 
 impl JobsService {
     /// Refuses what needs a scheduler, where there is none.

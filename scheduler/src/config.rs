@@ -9,6 +9,8 @@ use crate::store::CommitHook;
 
 /// [`Config::client_stall`] unless it is set.
 const CLIENT_STALL_MAX: Duration = Duration::from_secs(30);
+/// [`Config::reader_stall`] unless it is set.
+const READER_STALL_MAX: Duration = Duration::from_secs(24 * 60 * 60);
 
 #[derive(Debug, Clone)]
 pub struct Config {
@@ -27,8 +29,11 @@ pub struct Config {
     pub overdue_margin: Millis,
     /// How often the books are checked against themselves and against the lease rows.
     pub reconcile_every: Duration,
-    /// How long a client may send nothing of a request it began, or take nothing of an answer.
+    /// How long a client may send nothing of a request it began.
     pub client_stall: Duration,
+    /// How long the reader of a log or the follower of a job may take nothing. Long: it may be a
+    /// pager, and its place is one of a bounded number.
+    pub reader_stall: Duration,
     /// Faults for tests.
     #[doc(hidden)]
     pub commit_hook: Option<CommitHook>,
@@ -46,6 +51,7 @@ impl Config {
             overdue_margin: core.overdue_margin,
             reconcile_every: Duration::from_secs(5),
             client_stall: CLIENT_STALL_MAX,
+            reader_stall: READER_STALL_MAX,
             commit_hook: None,
         }
     }

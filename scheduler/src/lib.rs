@@ -31,6 +31,7 @@ mod sums;
 pub use api::ApiCode;
 pub use config::Config;
 pub use error::Error;
+pub use link::CloseCode;
 pub use listener::Listener;
 pub use reader::Reader;
 pub use service::{Handle, Scheduler};

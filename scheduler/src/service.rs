@@ -156,7 +156,7 @@ impl Scheduler {
             commits: committed,
             health,
             counts: CountsCache::default(),
-            limits: Limits::new(config.client_stall),
+            limits: Limits::new(config.client_stall, config.reader_stall),
             tasks: tasks.clone(),
             stop: stop.clone(),
             read_only: false,

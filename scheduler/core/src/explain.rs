@@ -221,7 +221,8 @@ impl Cluster {
         }
         let detail = group.details.get(&at.slot);
         if let Some(never) = never_runs(&self.nodes, &resources, detail) {
-            return fact(never.code, format!("{}: step `{name}` {}", never.code, never.why));
+            let code = never.code.as_str();
+            return fact(code, format!("{code}: step `{name}` {}", never.why));
         }
         let mut fitting = attached.iter().filter(|n| n.ever_fits(&resources));
         let refused = |n: &&Node| detail.is_some_and(|d| n.refused_for_good(d).is_some());

@@ -11,6 +11,7 @@ use rollout::{FailureCode, NodeId, Resources};
 use crate::cluster::Cluster;
 use crate::command::{Command, Target};
 use crate::config::{Now, PLACEMENTS_PER_PASS_MAX};
+use crate::hold::HoldCode;
 use crate::job::{At, Detail, Place};
 use crate::lease::lost_outcome;
 use crate::node::{Node, Phase, Reservation, SandboxKey};
@@ -222,7 +223,7 @@ impl Cluster {
         let Some(never) = never_runs(&self.nodes, resources, detail) else { return GaveUp::No };
         let Some(job) = self.jobs.get_mut(&at.group.job) else { return GaveUp::No };
         let step = job.plan.step(at.slot.step);
-        let said = format!("{}: step `{}` {}", never.code, step.name, never.why);
+        let said = format!("{}: step `{}` {}", never.code.as_str(), step.name, never.why);
         match never.refused_by {
             Some(node) if step.image.as_literal().is_none() => {
                 self.fail_refused(now, at, &node, said, records);
@@ -280,16 +281,13 @@ pub(crate) fn memory_asked(resources: &Resources) -> String {
     }
 }
 
-/// Why no node holds a step; another one may.
-const TOO_BIG: &str = "too_big_for_yard";
-const REFUSED: &str = "refused_by_every_node";
 /// Refusals that one reason quotes.
 const REFUSALS_SHOWN_MAX: usize = 3;
 
 /// Why no node can or will ever hold a step.
 #[derive(Debug)]
 pub(crate) struct Never {
-    pub code: &'static str,
+    pub code: HoldCode,
     /// Words after the step's name.
     pub why: String,
     /// One of the nodes that refused it, if that is why.
@@ -309,7 +307,8 @@ pub(crate) fn never_runs(
     }
     let fitting: Vec<&&Node> = attached.iter().filter(|node| node.ever_fits(resources)).collect();
     if fitting.is_empty() {
-        return Some(Never { code: TOO_BIG, why: never_fits(&attached, resources), refused_by: None });
+        let why = never_fits(&attached, resources);
+        return Some(Never { code: HoldCode::TooBigForYard, why, refused_by: None });
     }
     let refusal = |node: &&&Node| {
         let why = detail.and_then(|detail| node.refused_for_good(detail))?;
@@ -326,7 +325,7 @@ pub(crate) fn never_runs(
     };
     let why = format!("can run nowhere: {}{more}", refusals[..shown].join("; "));
     let last = fitting.last().map(|node| node.id.clone());
-    Some(Never { code: REFUSED, why, refused_by: last })
+    Some(Never { code: HoldCode::RefusedByEveryNode, why, refused_by: last })
 }
 
 /// A node with a lease and no connection that did not refuse the step: it may have what the others
