@@ -5,7 +5,7 @@
 
 mod commit;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -59,6 +59,13 @@ impl Deadlines {
         if let Some(timeout) = timeout {
             let left = timeout.0.saturating_sub(now.wall.since(created_at).0);
             self.0.insert((now.boot.after(Millis(left)), job), timeout);
+        }
+    }
+
+    /// Jobs that have ended need no deadline.
+    fn forget(&mut self, ended: &BTreeSet<JobId>) {
+        if !ended.is_empty() {
+            self.0.retain(|(_, job), _| !ended.contains(job));
         }
     }
 
@@ -176,16 +183,18 @@ impl Driver {
                 return Ok(None);
             }
         }
-        let mut jobs_ended = 0;
+        let mut ended = BTreeSet::new();
         for record in &pass.batch.records {
             if let Record::JobState { job, state, .. } = record
                 && state.is_final()
             {
                 tracing::info!(%job, state = state.as_str(), "job ended");
                 self.cluster.forget(*job);
-                jobs_ended += 1;
+                ended.insert(*job);
             }
         }
+        self.deadlines.forget(&ended);
+        let jobs_ended = ended.len() as u64;
         if !pass.batch.is_empty() {
             let seq = self.writer.seq();
             self.commits.send_modify(|commits| {
@@ -396,6 +405,18 @@ async fn sleep_until(wake_at: Option<BootTime>) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn nothing_is_kept_of_the_deadlines_of_jobs_that_ended() {
+        let mut deadlines = Deadlines::default();
+        let now = Now { boot: BootTime(1), wall: Timestamp(1) };
+        for bits in 0..1000 {
+            let job = JobId::from_bits(bits);
+            deadlines.add(job, Some(Millis(86_400_000)), Timestamp(1), now);
+            deadlines.forget(&BTreeSet::from([job]));
+        }
+        assert!(deadlines.0.is_empty(), "{}", deadlines.0.len());
+    }
 
     #[test]
     fn a_job_is_due_when_its_timeout_is_used_up_since_it_was_created() {

@@ -5,16 +5,17 @@
 //! sealed in the store only after its shard is sealed on disk; what a crash left in between is
 //! found again when the tables are opened.
 
+mod artifact;
 mod group;
 mod problem;
 
+use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use blobs::BlobStore;
-use datasets::recorder::FetchError;
 use datasets::table::{Recovery, SealedShard, TableMeta, TableWriter};
 use rollout::state::JobState;
 use rollout::text::shown;
@@ -29,6 +30,7 @@ use crate::health::{HealthBoard, Trouble, chain};
 use crate::inbox::{Inbox, Input, Stopping};
 use crate::jobs::{JobFacts, Jobs};
 use crate::store::{ClosedGroup, NodeRow, ShardRow};
+use artifact::Absent;
 use problem::RecordError;
 
 /// Groups read and appended together.
@@ -68,6 +70,8 @@ struct Tables {
     unrecorded: u64,
     /// Why the first of them cannot.
     first_problem: String,
+    /// Blobs named in its rows and told to be gone.
+    absent: Absent,
     /// What the job's reason says: how many groups, and that nothing else is left.
     told: (u64, bool),
 }
@@ -224,6 +228,7 @@ impl Recorder {
             waiting_since: None,
             unrecorded: 0,
             first_problem: String::new(),
+            absent: Absent::default(),
             told: (0, false),
         })
     }
@@ -322,19 +327,23 @@ impl Recorder {
         let (facts, blobs, yard) = (tables.facts.clone(), self.blobs.clone(), self.yard_id.clone());
         let runtime = Handle::current();
         let mut writer = tables.writer.take().ok_or(RecordError::NoJob { job: id.job })?;
-        let (writer, appended) = tokio::task::spawn_blocking(move || {
+        let absent = std::mem::take(&mut tables.absent);
+        let (writer, absent, appended) = tokio::task::spawn_blocking(move || {
+            let absent = RefCell::new(absent);
             let record = group::record(&facts, &closed, rows, &nodes, yard);
             let appended = match record {
                 Ok(record) => {
-                    let fetch = |sha256: &str, max: u64| fetch(&runtime, &blobs, sha256, max);
+                    let fetch = |sha256: &str, bytes: u64| {
+                        artifact::fetch(&runtime, &blobs, &record, &absent, sha256, bytes)
+                    };
                     Ok(writer.append(&record, &fetch))
                 }
                 Err(source) => Err(RecordError::Row { group: id, source }),
             };
-            (writer, appended)
+            (writer, absent.into_inner(), appended)
         })
         .await?;
-        tables.writer = Some(writer);
+        (tables.writer, tables.absent) = (Some(writer), absent);
         let root = tables.root.clone();
         appended?.map_err(|source| RecordError::Tables { job: id.job, root, source })?;
         tables.appended = seq;
@@ -411,31 +420,4 @@ fn folder_gone(error: &RecordError) -> bool {
     std::iter::successors(Some(first), |error| error.source())
         .filter_map(|error| error.downcast_ref::<std::io::Error>())
         .any(|error| error.kind() == std::io::ErrorKind::NotFound)
-}
-
-/// A small artifact of `bytes_max` bytes for its row. One that is gone, damaged or of another size stays named without its bytes; a
-/// store that does not answer is tried again.
-fn fetch(
-    runtime: &Handle,
-    blobs: &BlobStore,
-    sha256: &str,
-    bytes_max: u64,
-) -> Result<Option<Vec<u8>>, FetchError> {
-    match runtime.block_on(blobs.get(sha256, bytes_max)) {
-        Ok(bytes) if bytes.len() as u64 == bytes_max => Ok(Some(bytes.to_vec())),
-        Ok(bytes) => {
-            let found = bytes.len();
-            tracing::warn!(sha256, found, expected = bytes_max, "an artifact of another size than reported");
-            Ok(None)
-        }
-        Err(
-            error @ (blobs::Error::NotFound { .. }
-            | blobs::Error::ChunkCorrupt { .. }
-            | blobs::Error::TooLarge { .. }),
-        ) => {
-            tracing::warn!(%error, "an artifact is named in its row without its bytes");
-            Ok(None)
-        }
-        Err(error) => Err(Box::new(error)),
-    }
 }

@@ -20,6 +20,9 @@ pub const MESSAGE_LINES_MAX: usize = 200;
 /// The most causes printed below an error.
 const CAUSES_MAX: usize = 8;
 
+/// The code of a yard that is about to be gone.
+const STOPPING: &str = "stopping";
+
 pub type Boxed = Box<dyn StdError + Send + Sync>;
 
 #[derive(Debug, thiserror::Error)]
@@ -105,11 +108,16 @@ impl Error {
                 },
             };
         };
+        // A code is an answer: a yard that cannot reach its store is there. One that stops is not.
+        let refused_exit = match status.code() {
+            Code::Unavailable if code != STOPPING => ExitStatus::Failure,
+            status => exit_of(status),
+        };
         Self::Refused {
             code,
             message: status.message().to_owned(),
             hint: text(HINT_METADATA),
-            exit: exit_of(status.code()),
+            exit: refused_exit,
         }
     }
 
@@ -372,6 +380,20 @@ mod tests {
         assert!(text.contains("cannot reach the yard at http://127.0.0.1:1\n"), "{text}");
         assert!(text.contains("because: Connection refused (os error 111)\n"), "{text}");
         assert!(!text.contains("transport error"), "{text}");
+    }
+
+    #[test]
+    fn a_yard_that_answers_is_reached_whatever_it_cannot_do() {
+        for (code, exit) in [
+            ("store_failed", ExitStatus::Failure),
+            ("store_busy", ExitStatus::Failure),
+            ("log_unavailable", ExitStatus::Failure),
+            ("stopping", ExitStatus::Unreachable),
+        ] {
+            let mut status = Status::unavailable("not now");
+            status.metadata_mut().insert(CODE_METADATA, code.parse().expect("ascii"));
+            assert_eq!(Error::from_status(&status, "unix:/y").exit(), exit, "{code}");
+        }
     }
 
     #[test]

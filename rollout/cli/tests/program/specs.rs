@@ -32,6 +32,7 @@ fn every_problem_is_told_at_once_with_its_place_and_ends_with_2() {
     for args in [&["check", "bad.yaml"][..], &["submit", "bad.yaml"], &["submit", "--dry-run", "bad.yaml"]] {
         let people = rollyard(dir.path(), args);
         assert_eq!(people.code, 2, "{args:?}");
+        assert!(people.stdout.is_empty() || people.stdout.ends_with('\n'), "{:?}", people.stdout);
         let said = people.stdout + &people.stderr;
         for part in [
             "bad.yaml:",
