@@ -256,12 +256,13 @@ impl Recorder {
         if tables.writer.as_ref().is_some_and(TableWriter::should_seal) {
             self.seal(job, tables).await?;
         }
+        // Asked first: a group that closes while others are appended is left for the next time.
+        let ended = self.all_closed(job).await?;
         let appended = self.append_closed(job, tables).await;
         if tables.writer.is_none() {
             // A panic took it: opened anew at the next try.
             return appended.map(|()| false);
         }
-        let ended = self.all_closed(job).await?;
         let due = ended || self.stop.is_cancelled() || tables.due() == Some(Duration::ZERO);
         if due && !tables.waiting.is_empty() {
             self.seal(job, tables).await?;

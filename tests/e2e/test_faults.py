@@ -206,8 +206,10 @@ tasks: {{from: {{inline: {json.dumps(rows)}}}}}
 group: {{size: 1}}
 defaults: {{image: host}}
 steps:
-  - {{name: work, timeout: 1s, agent: {{command: [/bin/sh, -c, 'printf "%s" "$0"; exec sleep 60', "${{row.say}}"]}}}}
-  - {{name: grade, needs: [work], timeout: 30s, run: "true", grader: {{exit: {{0: 1}}}}}}
+  - {{name: work, timeout: 1s, agent: {{command: [/bin/sh, -c, 'printf "%s" "$0"; exec sleep 60', "${{row.say}}"]}},
+     outputs: [{{name: answer, path: answer}}]}}
+  - {{name: grade, needs: [work], timeout: 30s, run: "true", grader: {{exit: {{0: 1}}}},
+     inputs: [{{artifact: work.answer, path: /in/answer}}]}}
 output: {{columns: [say]}}
 """
     yard.call("run", yard.spec(spec), "--table", yard.table)
