@@ -116,7 +116,7 @@ pub(crate) const TRAJECTORIES: &[Column] = &[
     may("messages", Kind::Messages, "OpenAI shape; arguments stay a JSON string"),
     may("tools", Kind::Json, "tool definitions"),
     may("sampling", Kind::Json, "temperature, top_p and the like"),
-    may("extra", Kind::Json, "what has no column of its own"),
+    may("extra", Kind::Json, "what has no column of its own, such as `zero_activity`"),
     may("task_row", Kind::Json, "the task columns named by `output.columns`"),
 ];
 

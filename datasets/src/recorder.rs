@@ -29,6 +29,9 @@ pub const INLINE_BYTES_MAX: u64 = 64 << 10;
 /// The most bytes of artifacts stored in the rows of one group; those beyond are named only.
 pub const GROUP_INLINE_BYTES_MAX: u64 = 64 << 20;
 
+/// Column `extra` of a rollout whose agent did nothing that shows.
+const ZERO_ACTIVITY: &str = r#"{"zero_activity":true}"#;
+
 /// Fetches a small blob: its sha256 in hex and the most bytes wanted. None leaves `inline` null,
 /// as where artifacts are not to be inlined at all.
 pub type Fetch<'a> = dyn Fn(&str, u64) -> Result<Option<Vec<u8>>, FetchError> + 'a;
@@ -161,6 +164,21 @@ fn last_attempts(member: &MemberRecord) -> Vec<&StepRecord> {
     indexes.into_iter().map(|index| &member.steps[index]).collect()
 }
 
+/// An agent ended at its deadline, and nothing shows that it did anything: no byte of output and no
+/// declared output.
+fn has_no_activity(member: &MemberRecord) -> bool {
+    let silent = |stream: &Captured| stream.written == Bytes(0) && stream.sha256.is_none();
+    last_attempts(member).into_iter().any(|step| {
+        let outcome = &step.outcome;
+        step.kind == StepKind::Agent
+            && outcome.timed_out
+            && outcome.times.started_at.is_some()
+            && silent(&outcome.stdout)
+            && silent(&outcome.stderr)
+            && outcome.artifacts.is_empty()
+    })
+}
+
 /// None if nothing was measured.
 fn total(
     member: &MemberRecord,
@@ -219,6 +237,7 @@ fn trajectories(group: &GroupRecord) -> Result<RecordBatch, Error> {
     f.int::<Int64Type, _>("dur_env_ms", |m| total(m, |kind| !grader(kind), |step| step.outcome.times.run))?;
     f.int::<Int64Type, _>("dur_grade_ms", |m| total(m, grader, |step| step.outcome.times.run))?;
     f.array("reward_components", Arc::new(reward_components(&group.members)));
+    f.text("extra", |m| has_no_activity(m).then_some(ZERO_ACTIVITY))?;
     f.text("task_row", |_| group.task_row.as_deref())?;
     f.finish(&Table::Trajectories.schema())
 }

@@ -9,7 +9,7 @@ use datasets::recorder::{self, FetchError, GroupBatches, INLINE_BYTES_MAX, no_in
 use datasets::schema::Table;
 use rollout::checkpoint::Checkpoint;
 use rollout::failure::{Failure, FailureCode, Status};
-use rollout::outcome::{Artifact, Reward};
+use rollout::outcome::{Artifact, Captured, Outcome, Reward};
 use rollout::plan::StepKind;
 use rollout::{Bytes, Millis};
 
@@ -89,6 +89,50 @@ fn what_a_group_runs_once_is_a_step_of_no_trajectory_and_checkpoints_go_by_id() 
     assert_eq!(texts(&steps, "ckpt_out")[..2], [Some(&*id), None]);
     assert_eq!(texts(&steps, "ckpt_in")[..3], [None, None, Some(&*id)]);
     assert_eq!(longs(&steps, "ckpt_ms")[..2], [Some(40), None]);
+}
+
+#[test]
+fn an_agent_that_did_nothing_until_its_deadline_is_marked() {
+    let silent = || {
+        let mut outcome = sample::outcome();
+        outcome.timed_out = true;
+        outcome
+    };
+    let byte = || Captured {
+        sha256: Some(sample::sha256(b"x")),
+        stored: Bytes(1),
+        written: Bytes(1),
+        truncated: false,
+    };
+    let dropped = Captured { written: Bytes(1), truncated: true, ..Captured::default() };
+    let artifact = Artifact {
+        name: "patch".to_owned(),
+        media_type: "text/plain".to_owned(),
+        size: Bytes(0),
+        sha256: sample::sha256(b""),
+    };
+    let agent = StepKind::Agent;
+    let table = [
+        (agent, silent(), true),
+        (agent, Outcome { stdout: byte(), ..silent() }, false),
+        (agent, Outcome { stderr: byte(), ..silent() }, false),
+        (agent, Outcome { stdout: dropped, ..silent() }, false),
+        (agent, Outcome { artifacts: vec![artifact], ..silent() }, false),
+        (agent, sample::outcome(), false),
+        (StepKind::Run, silent(), false),
+    ];
+    for (number, (kind, outcome, marked)) in table.into_iter().enumerate() {
+        let mut group = group(1);
+        group.members[0].steps = vec![sample::step("work", kind, 0, "n", outcome)];
+        let rows = record(&group).trajectories;
+        let expected = marked.then_some(r#"{"zero_activity":true}"#);
+        assert_eq!(texts(&rows, "extra"), [expected, None, None, None], "case {number}");
+    }
+    // Only the last attempt of a step counts.
+    let mut group = group(1);
+    let steps = [silent(), sample::outcome()].into_iter().zip(0..);
+    group.members[0].steps = steps.map(|(o, n)| sample::step("work", agent, n, "n", o)).collect();
+    assert_eq!(texts(&record(&group).trajectories, "extra"), [None; 4]);
 }
 
 #[test]

@@ -77,6 +77,10 @@ enum LinkError {
     Refused { code: String, message: String },
     #[error("the scheduler closed the link")]
     Closed,
+    #[error("the scheduler closed the connection")]
+    Hangup,
+    #[error("the connection to the scheduler broke")]
+    Broken(#[source] Box<tonic::Status>),
     #[error("no answer within {}s", CONNECT_TIMEOUT.as_secs())]
     TimedOut,
     #[error("the scheduler's first command is not a welcome")]
@@ -92,8 +96,31 @@ enum LinkError {
 }
 
 impl From<tonic::Status> for LinkError {
+    /// A status with a source was made here, out of what the connection said; the scheduler's own
+    /// words come without one.
     fn from(status: tonic::Status) -> Self {
-        Self::Status(Box::new(status))
+        use std::io::ErrorKind::{
+            BrokenPipe, ConnectionAborted, ConnectionReset, NotConnected, UnexpectedEof,
+        };
+        let Some(first) = std::error::Error::source(&status) else { return Self::Status(Box::new(status)) };
+        let hung_up = std::iter::successors(Some(first), |&error| error.source())
+            .filter_map(|error| error.downcast_ref::<std::io::Error>())
+            .any(|error| {
+                matches!(
+                    error.kind(),
+                    BrokenPipe | ConnectionAborted | ConnectionReset | NotConnected | UnexpectedEof
+                )
+            });
+        if hung_up { Self::Hangup } else { Self::Broken(Box::new(status)) }
+    }
+}
+
+impl LinkError {
+    /// Passes by itself: the last connection of this executor, or one of its name that ends, is in
+    /// the way until the scheduler has seen its end.
+    fn may_pass(&self) -> bool {
+        let Self::Refused { code, .. } = self else { return false };
+        matches!(code.as_str(), "node_name_taken" | "too_many_nodes" | "replaced" | "stopping" | "gone")
     }
 }
 
@@ -129,6 +156,8 @@ impl Link {
     pub async fn run(self, token: CancellationToken) {
         let mut backoff = BACKOFF_MIN;
         let mut is_known_down = false;
+        // Why it was not attached last: said again only when that changes.
+        let mut refused = String::new();
         loop {
             let mut was_up = false;
             let ended = tokio::select! {
@@ -137,6 +166,7 @@ impl Link {
             };
             if was_up {
                 (backoff, is_known_down) = (BACKOFF_MIN, false);
+                refused.clear();
                 if self.agent.send(FromLink::Down).await.is_err() {
                     return;
                 }
@@ -144,6 +174,12 @@ impl Link {
             let error = chain(&ended);
             match ended {
                 LinkError::AgentEnded => return,
+                ended if ended.may_pass() => {
+                    if refused != error {
+                        tracing::warn!(scheduler = %self.shown, %error, "not attached yet, trying again");
+                        refused = error;
+                    }
+                }
                 LinkError::Refused { .. } | LinkError::BadWelcome { .. } | LinkError::Storage(_) => {
                     tracing::error!(scheduler = %self.shown, %error, "not attached");
                     backoff = BACKOFF_MAX;
@@ -345,6 +381,31 @@ async fn beat(
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_link_that_breaks_is_told_in_words_of_its_own() {
+        use std::io::{Error as IoError, ErrorKind};
+        let status = |source: IoError| {
+            let mut status =
+                tonic::Status::unknown("h2 protocol error: error reading a body from connection");
+            status.set_source(Arc::new(source));
+            status
+        };
+        let cut = LinkError::from(status(ErrorKind::BrokenPipe.into()));
+        assert_eq!(chain(&cut), "the scheduler closed the connection");
+        let other = LinkError::from(status(IoError::other("keep-alive timed out")));
+        assert!(chain(&other).starts_with("the connection to the scheduler broke: "), "{}", chain(&other));
+        let said = LinkError::from(tonic::Status::unavailable("full"));
+        assert!(matches!(said, LinkError::Status(_)), "{said:?}");
+    }
+
+    #[test]
+    fn only_a_refusal_that_passes_by_itself_is_no_error() {
+        let refused = |code: &str| LinkError::Refused { code: code.into(), message: String::new() };
+        assert!(refused("node_name_taken").may_pass());
+        assert!(!refused("bad_hello").may_pass());
+        assert!(!LinkError::NoWelcome.may_pass());
+    }
 
     #[test]
     fn a_list_has_a_message_of_its_own_and_its_place_among_the_reports() {

@@ -68,6 +68,21 @@ pub fn has_expression(text: &str) -> bool {
     text.contains("${")
 }
 
+/// Roots of lookups that nobody writes in a shell for another reason.
+const SHELL_ROOTS: [&str; 5] = ["row.", "task.", "matrix.", "group.", "rollout."];
+
+/// The first lookup that was meant in shell text, as written: no shell has a parameter with a dot
+/// in its name. `$${` is one that was escaped.
+pub fn lookup_in_shell(text: &str) -> Option<&str> {
+    text.match_indices("${").find_map(|(at, _)| {
+        let inner = &text[at + 2..];
+        let escaped = text[..at].ends_with('$');
+        let end = inner.find(|c: char| !(c.is_ascii_alphanumeric() || "._-".contains(c)))?;
+        let meant = SHELL_ROOTS.iter().any(|root| inner.starts_with(root)) && inner[end..].starts_with('}');
+        (meant && !escaped).then(|| &text[at..at + 2 + end + 1])
+    })
+}
+
 /// A part of a lookup: a column, a label, a field.
 fn is_part(part: &str) -> bool {
     let inner = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'_' | b'-');
@@ -163,6 +178,19 @@ impl std::fmt::Display for Template {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_lookup_in_shell_text_is_told_from_what_a_shell_expands() {
+        for (text, found) in [
+            ("echo ${row.n}", Some("${row.n}")),
+            ("x=${1:-${task.id}} ${row.n}", Some("${task.id}")),
+            ("echo $${row.n} ${#x} ${x%.c} ${rows} ${row} ${HOME}", None),
+            ("echo ${matrix.a:-0} ${row.", None),
+            ("echo '${group.id}'", Some("${group.id}")),
+        ] {
+            assert_eq!(lookup_in_shell(text), found, "{text}");
+        }
+    }
 
     fn lookup(path: &[&str]) -> Piece {
         Piece::Lookup(path.iter().map(|&part| part.to_owned()).collect())

@@ -1,6 +1,6 @@
 //! A plan and a row -> steps with every lookup done.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::{Map, Value};
 use sha2::{Digest, Sha256};
@@ -24,6 +24,12 @@ pub const CHECKPOINT_KEY_BYTES_MAX: usize = 1024;
 
 /// The most text that the lookups of one field may give, in bytes: no field takes more.
 const EXPANDED_BYTES_MAX: usize = spec::FILE_BYTES_MAX;
+
+/// The most values of a row that are told not to fit.
+pub const BAD_VALUES_MAX: usize = 32;
+
+/// In the place of a text that is wrong, where an empty one would be told to be empty.
+const WRONG: &str = "wrong";
 
 /// The most columns of a row that are compared with a missing one.
 const ROW_KEYS_COMPARED_MAX: usize = 256;
@@ -229,21 +235,18 @@ pub fn output_table(plan: &JobPlan, job: JobId) -> Result<Option<String>, Resolv
 /// # Errors
 /// The first problem, with the row's number and, where it is one, the column.
 pub fn check_row(plan: &JobPlan, index: u64, row: &Map<String, Value>) -> Result<(), Box<RowProblem>> {
-    match missing_columns(plan, index, row).next() {
+    match row_problems(plan, index, row).into_iter().next() {
         Some(problem) => Err(Box::new(problem)),
-        None => check_values(plan, index, row),
+        None => Ok(()),
     }
 }
 
-/// What keeps a job from running this row: every column that is missing; or, if none is, the first
-/// value that does not fit.
+/// What keeps a job from running this row: every column that is missing, then every value that does
+/// not fit, of those the first [`BAD_VALUES_MAX`].
 pub fn row_problems(plan: &JobPlan, index: u64, row: &Map<String, Value>) -> Vec<RowProblem> {
-    let missing: Vec<RowProblem> = missing_columns(plan, index, row).collect();
-    if missing.is_empty() {
-        check_values(plan, index, row).err().into_iter().map(|problem| *problem).collect()
-    } else {
-        missing
-    }
+    let mut problems: Vec<RowProblem> = missing_columns(plan, index, row).collect();
+    problems.extend(bad_values(plan, index, row).into_iter().map(|problem| bad_value(index, problem)));
+    problems
 }
 
 fn missing_columns<'a>(
@@ -264,29 +267,70 @@ fn missing_columns<'a>(
     })
 }
 
-fn check_values(plan: &JobPlan, index: u64, row: &Map<String, Value>) -> Result<(), Box<RowProblem>> {
-    let problem = |source: ResolveError| {
-        let (code, column) = match &source {
-            ResolveError::MissingColumn { column } => {
-                (DiagnosticCode::RowMissingColumn, Some(column.clone()))
-            }
-            ResolveError::NotText { column, .. } => (DiagnosticCode::RowBadValue, Some(column.clone())),
-            _ => (DiagnosticCode::RowBadValue, None),
-        };
-        Box::new(RowProblem { row: index, column, code, nearest: None, problem: source })
+fn bad_value(row: u64, problem: ResolveError) -> RowProblem {
+    let (code, column) = match &problem {
+        ResolveError::MissingColumn { column } => (DiagnosticCode::RowMissingColumn, Some(column.clone())),
+        ResolveError::NotText { column, .. } => (DiagnosticCode::RowBadValue, Some(column.clone())),
+        _ => (DiagnosticCode::RowBadValue, None),
     };
-    let task_id = task_id(plan, index, row).map_err(problem)?;
+    RowProblem { row, column, code, nearest: None, problem }
+}
+
+fn bad_values(plan: &JobPlan, index: u64, row: &Map<String, Value>) -> Vec<ResolveError> {
+    let missing = plan.tasks.columns_used.iter().filter(|column| !row.contains_key(*column));
+    let told = missing.map(|column| shown(column, 128)).collect();
+    let mut faults = Faults { told, problems: Vec::new(), problems_max: BAD_VALUES_MAX };
+    let task_id = task_id(plan, index, row);
+    let task_id = task_id.or_else(|problem| faults.pass(problem).map(|()| format!("row-{index}")));
     // Ids of any job and group have the same form: these stand in for the real ones.
     let group = GroupId { job: JobId::from_bits(0), index: 0 };
     let rollout = RolloutId { group, sample: 0, refill: 0 };
-    for step in plan.step_indices() {
-        // What runs once a group knows no rollout.
-        let rollout = (plan.step(step).per == Per::Rollout).then_some(rollout);
-        let lookup = Lookup { row, task_id: &task_id, group, epoch: 0, rollout };
-        resolve(plan, step, &lookup, None).map_err(problem)?;
-        checkpoint_key(plan, step, &lookup, "sha256:", None).map_err(problem)?;
+    let checked = task_id.and_then(|task_id| {
+        let mut steps = plan.step_indices();
+        steps.try_for_each(|step| {
+            // What runs once a group knows no rollout.
+            let rollout = (plan.step(step).per == Per::Rollout).then_some(rollout);
+            let lookup = Lookup { row, task_id: &task_id, group, epoch: 0, rollout };
+            resolve(plan, step, &lookup, None, &mut faults)?;
+            let key = checkpoint_key(plan, step, &lookup, "sha256:", None);
+            faults.take(key, None).map(drop)
+        })
+    });
+    faults.problems.extend(checked.err());
+    faults.problems
+}
+
+/// Up to how many problems a resolution goes on, with something in the place of what is wrong.
+struct Faults {
+    /// Columns that were told to be missing, and are not told again.
+    told: BTreeSet<String>,
+    problems: Vec<ResolveError>,
+    problems_max: usize,
+}
+
+impl Faults {
+    /// The first problem ends it.
+    fn none() -> Self {
+        Self { told: BTreeSet::new(), problems: Vec::new(), problems_max: 1 }
     }
-    Ok(())
+
+    /// Notes the problem, once; or hands it back as the last.
+    fn pass(&mut self, problem: ResolveError) -> Result<(), ResolveError> {
+        let is_told = matches!(&problem, ResolveError::MissingColumn { column }
+            if column.split('.').next().is_some_and(|first| self.told.contains(first)));
+        if is_told || self.problems.contains(&problem) {
+            return Ok(());
+        }
+        if self.problems.len() + 1 >= self.problems_max {
+            return Err(problem);
+        }
+        self.problems.push(problem);
+        Ok(())
+    }
+
+    fn take<T>(&mut self, result: Result<T, ResolveError>, instead: T) -> Result<T, ResolveError> {
+        result.or_else(|problem| self.pass(problem).map(|()| instead))
+    }
 }
 
 /// Step `index` with every lookup done. `client_files`: path as written in the spec -> sha256.
@@ -299,7 +343,7 @@ pub fn resolve_step(
     lookup: &Lookup<'_>,
     client_files: &BTreeMap<String, String>,
 ) -> Result<ResolvedStep, ResolveError> {
-    resolve(plan, index, lookup, Some(client_files))
+    resolve(plan, index, lookup, Some(client_files), &mut Faults::none())
 }
 
 /// Request and limit of the sandbox that step `index` runs in: the larger of each entry over the
@@ -312,12 +356,40 @@ pub fn resolve_resources(
     index: StepIndex,
     lookup: &Lookup<'_>,
 ) -> Result<Resources, ResolveError> {
-    let mut chain = plan.chain(plan.chain_head(index)).into_iter();
-    let first = own_resources(plan, chain.next().unwrap_or(index), lookup)?;
-    chain.try_fold(first, |largest, step| Ok(largest.max(&own_resources(plan, step, lookup)?)))
+    chain_resources(plan, index, lookup, &mut Faults::none())
 }
 
-fn own_resources(plan: &JobPlan, index: StepIndex, lookup: &Lookup<'_>) -> Result<Resources, ResolveError> {
+/// The longest a step may take by its own times: `start_timeout`, `timeout` and `grace`.
+///
+/// # Errors
+///
+/// If one is looked up and the row has none, or not as a time in bounds.
+pub fn resolve_span(plan: &JobPlan, index: StepIndex, lookup: &Lookup<'_>) -> Result<Millis, ResolveError> {
+    let step = plan.step(index);
+    let names = names(plan, step, lookup, "");
+    let times = [("start_timeout", &step.start_timeout), ("timeout", &step.timeout), ("grace", &step.grace)];
+    times.into_iter().try_fold(Millis(0), |sum, (name, field)| {
+        Ok(Millis(sum.0.saturating_add(time(&names, step, name, field)?.0)))
+    })
+}
+
+fn chain_resources(
+    plan: &JobPlan,
+    index: StepIndex,
+    lookup: &Lookup<'_>,
+    faults: &mut Faults,
+) -> Result<Resources, ResolveError> {
+    let mut chain = plan.chain(plan.chain_head(index)).into_iter();
+    let first = own_resources(plan, chain.next().unwrap_or(index), lookup, faults)?;
+    chain.try_fold(first, |largest, step| Ok(largest.max(&own_resources(plan, step, lookup, faults)?)))
+}
+
+fn own_resources(
+    plan: &JobPlan,
+    index: StepIndex,
+    lookup: &Lookup<'_>,
+    faults: &mut Faults,
+) -> Result<Resources, ResolveError> {
     let step = plan.step(index);
     let fields = match &step.resources {
         ResourcesPlan::Fixed(resources) => return Ok(*resources),
@@ -325,19 +397,35 @@ fn own_resources(plan: &JobPlan, index: StepIndex, lookup: &Lookup<'_>) -> Resul
     };
     let names = names(plan, step, lookup, "");
     let mut slots = [0; 7];
+    let mut wrong: Vec<&Field<u64>> = Vec::new();
     for ((slot, field), (side, key)) in slots.iter_mut().zip(fields.iter()).zip(spec::SLOTS) {
-        *slot = match field {
-            Field::Fixed(value) => *value,
-            Field::PerRow(template) => {
-                let text = names.expand(template)?;
+        // A request that is also the limit is told once.
+        if wrong.contains(&field) {
+            continue;
+        }
+        let value = match field {
+            Field::Fixed(value) => Ok(*value),
+            Field::PerRow(template) => names.expand(template).and_then(|text| {
                 spec::parse_slot(key, &text).ok_or_else(|| {
                     let expected =
                         if key == "cpu" { "cores such as 2, 0.5 or 500m" } else { "a size such as 512Mi" };
                     bad(step, &format!("resources.{side}.{key}"), format!("`{}`", shown(&text, 40)), expected)
-                })?
-            }
+                })
+            }),
         };
+        if value.is_err() {
+            wrong.push(field);
+        }
+        *slot = faults.take(value, 0)?;
     }
+    if !wrong.is_empty() {
+        return Ok(Resources::default());
+    }
+    faults.take(fitting(step, slots), Resources::default())
+}
+
+/// What the slots say of each other.
+fn fitting(step: &StepPlan, slots: [u64; 7]) -> Result<Resources, ResolveError> {
     if let Some(key) = spec::empty_limit(&slots) {
         let problem = "a limit of nothing at all".to_owned();
         return Err(bad(step, &format!("resources.limit.{key}"), problem, "more than 0"));
@@ -381,17 +469,18 @@ fn resolve(
     index: StepIndex,
     lookup: &Lookup<'_>,
     client_files: Option<&BTreeMap<String, String>>,
+    faults: &mut Faults,
 ) -> Result<ResolvedStep, ResolveError> {
     let step = plan.step(index);
     let uses_hash =
         step_templates(step).flat_map(Template::lookups).any(|path| path.join(".") == "step.hash");
-    let resources = resolve_resources(plan, index, lookup)?;
-    let resolved = with_hash(&names(plan, step, lookup, ""), step, resources, client_files)?;
+    let resources = chain_resources(plan, index, lookup, faults)?;
+    let resolved = with_hash(&names(plan, step, lookup, ""), step, resources, client_files, faults)?;
     if !uses_hash {
         return Ok(resolved);
     }
     let hash = step_hash(plan, step, &resolved, lookup, client_files)?;
-    with_hash(&names(plan, step, lookup, &hash), step, resources, client_files)
+    with_hash(&names(plan, step, lookup, &hash), step, resources, client_files, faults)
 }
 
 /// `sha256:<hex>` over what makes the workspace after the step: image, user, folder, command,
@@ -408,8 +497,9 @@ fn step_hash(
         None => None,
         Some(index) => {
             let before = plan.step(index);
-            let resources = own_resources(plan, index, lookup)?;
-            let bare = with_hash(&names(plan, before, lookup, ""), before, resources, client_files)?;
+            let resources = own_resources(plan, index, lookup, &mut Faults::none())?;
+            let names = names(plan, before, lookup, "");
+            let bare = with_hash(&names, before, resources, client_files, &mut Faults::none())?;
             Some(step_hash(plan, before, &bare, lookup, client_files)?)
         }
     };
@@ -432,8 +522,8 @@ pub fn checkpoint_key(
 ) -> Result<Option<String>, ResolveError> {
     let step = plan.step(index);
     let Some(template) = &step.checkpoint.key else { return Ok(None) };
-    let resources = own_resources(plan, index, lookup)?;
-    let bare = with_hash(&names(plan, step, lookup, ""), step, resources, client_files)?;
+    let resources = own_resources(plan, index, lookup, &mut Faults::none())?;
+    let bare = with_hash(&names(plan, step, lookup, ""), step, resources, client_files, &mut Faults::none())?;
     let hash = step_hash(plan, step, &bare, lookup, client_files)?;
     let names = Names { image_digest: Some(image_digest), ..names(plan, step, lookup, &hash) };
     let key = names.expand(template)?;
@@ -452,10 +542,14 @@ fn with_hash(
     step: &StepPlan,
     resources: Resources,
     client_files: Option<&BTreeMap<String, String>>,
+    faults: &mut Faults,
 ) -> Result<ResolvedStep, ResolveError> {
-    let image = names.expand(&step.image)?;
-    spec::check_image(&image).map_err(|mismatch| bad(step, "image", mismatch.message, mismatch.expected))?;
-    let (command, env) = arguments(names, step)?;
+    let image = faults.take(image(names, step), String::new())?;
+    let (command, env) = arguments(names, step, faults)?;
+    let mut time = |name, field| faults.take(time(names, step, name, field), Millis(0));
+    let timeout = time("timeout", &step.timeout)?;
+    let start_timeout = time("start_timeout", &step.start_timeout)?;
+    let grace = time("grace", &step.grace)?;
     Ok(ResolvedStep {
         name: step.name.clone(),
         kind: step.kind,
@@ -467,14 +561,20 @@ fn with_hash(
         user: step.user.clone(),
         workdir: step.workdir.clone(),
         env,
-        files: files(names, step, client_files)?,
+        files: files(names, step, client_files, faults)?,
         outputs: step.outputs.clone(),
         resources,
-        timeout: time(names, step, "timeout", &step.timeout)?,
-        start_timeout: time(names, step, "start_timeout", &step.start_timeout)?,
-        grace: time(names, step, "grace", &step.grace)?,
+        timeout,
+        start_timeout,
+        grace,
         grader: step.grader.clone(),
     })
+}
+
+fn image(names: &Names<'_>, step: &StepPlan) -> Result<String, ResolveError> {
+    let image = names.expand(&step.image)?;
+    spec::check_image(&image).map_err(|mismatch| bad(step, "image", mismatch.message, mismatch.expected))?;
+    Ok(image)
 }
 
 fn time(
@@ -498,17 +598,11 @@ fn time(
 fn arguments(
     names: &Names<'_>,
     step: &StepPlan,
+    faults: &mut Faults,
 ) -> Result<(ResolvedCommand, BTreeMap<String, String>), ResolveError> {
     let mut total = 0;
     let mut expand = |field: String, template: &Template| {
-        let text = names.expand(template)?;
-        if text.len() > spec::ARGUMENT_BYTES_MAX {
-            let field = field_of(step, &field);
-            return Err(ResolveError::TooLong { field, bytes: text.len(), limit: spec::ARGUMENT_BYTES_MAX });
-        }
-        if text.contains('\0') {
-            return Err(bad(step, &field, "holds a NUL character".to_owned(), "text without NUL characters"));
-        }
+        let text = faults.take(argument(names, step, &field, template), WRONG.to_owned())?;
         total += text.len();
         Ok(text)
     };
@@ -528,39 +622,46 @@ fn arguments(
         .collect::<Result<_, ResolveError>>()?;
     if total > spec::ARGUMENTS_BYTES_MAX {
         let field = format!("{}: command and env", step.name);
-        return Err(ResolveError::TooLong { field, bytes: total, limit: spec::ARGUMENTS_BYTES_MAX });
+        faults.pass(ResolveError::TooLong { field, bytes: total, limit: spec::ARGUMENTS_BYTES_MAX })?;
     }
     if let ResolvedCommand::Argv(arguments) = &command
         && arguments.first().is_none_or(String::is_empty)
     {
-        return Err(bad(step, "agent.command[0]", "is empty".to_owned(), "a program"));
+        faults.pass(bad(step, "agent.command[0]", "is empty".to_owned(), "a program"))?;
     }
     Ok((command, env))
+}
+
+fn argument(
+    names: &Names<'_>,
+    step: &StepPlan,
+    field: &str,
+    template: &Template,
+) -> Result<String, ResolveError> {
+    let text = names.expand(template)?;
+    if text.len() > spec::ARGUMENT_BYTES_MAX {
+        let field = field_of(step, field);
+        return Err(ResolveError::TooLong { field, bytes: text.len(), limit: spec::ARGUMENT_BYTES_MAX });
+    }
+    if text.contains('\0') {
+        return Err(bad(step, field, "holds a NUL character".to_owned(), "text without NUL characters"));
+    }
+    Ok(text)
 }
 
 fn files(
     names: &Names<'_>,
     step: &StepPlan,
     client_files: Option<&BTreeMap<String, String>>,
+    faults: &mut Faults,
 ) -> Result<Vec<ResolvedFile>, ResolveError> {
     let mut total = 0;
     let mut files = Vec::with_capacity(step.files.len());
     for (position, file) in step.files.iter().enumerate() {
-        let path = names.expand(&file.path)?;
-        spec::check_path(&path, true).map_err(|mismatch| {
-            bad(step, &format!("files[{position}].path"), mismatch.message, mismatch.expected)
-        })?;
+        let path = faults.take(path(names, step, position, &file.path), WRONG.to_owned())?;
         let content = match &file.content {
             FileContent::Text(template) => {
-                let text = names.expand(template)?;
-                if text.len() > spec::FILE_BYTES_MAX {
-                    let field = field_of(step, &format!("files[{position}].content"));
-                    return Err(ResolveError::TooLong {
-                        field,
-                        bytes: text.len(),
-                        limit: spec::FILE_BYTES_MAX,
-                    });
-                }
+                let text = faults.take(content(names, step, position, template), String::new())?;
                 total += text.len();
                 ResolvedContent::Text(text)
             }
@@ -576,7 +677,34 @@ fn files(
     }
     if total > spec::FILES_BYTES_MAX {
         let field = field_of(step, "files");
-        return Err(ResolveError::TooLong { field, bytes: total, limit: spec::FILES_BYTES_MAX });
+        faults.pass(ResolveError::TooLong { field, bytes: total, limit: spec::FILES_BYTES_MAX })?;
     }
     Ok(files)
+}
+
+fn path(
+    names: &Names<'_>,
+    step: &StepPlan,
+    position: usize,
+    template: &Template,
+) -> Result<String, ResolveError> {
+    let path = names.expand(template)?;
+    spec::check_path(&path, true).map_err(|mismatch| {
+        bad(step, &format!("files[{position}].path"), mismatch.message, mismatch.expected)
+    })?;
+    Ok(path)
+}
+
+fn content(
+    names: &Names<'_>,
+    step: &StepPlan,
+    position: usize,
+    template: &Template,
+) -> Result<String, ResolveError> {
+    let text = names.expand(template)?;
+    if text.len() > spec::FILE_BYTES_MAX {
+        let field = field_of(step, &format!("files[{position}].content"));
+        return Err(ResolveError::TooLong { field, bytes: text.len(), limit: spec::FILE_BYTES_MAX });
+    }
+    Ok(text)
 }

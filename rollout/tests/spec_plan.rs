@@ -399,6 +399,36 @@ fn every_missing_column_of_a_row_is_told_with_the_nearest_one() {
 }
 
 #[test]
+fn every_bad_value_of_a_row_is_told_once_and_up_to_a_bound() {
+    let plan = |step: &str| {
+        let head =
+            "apiVersion: rollyard/v1\nkind: RolloutJob\nname: rows\ntasks: {from: {jsonl: rows.jsonl}}\n";
+        let rest = "run: \"true\", outputs: [{name: x, path: x}]}";
+        plan(&format!("{head}steps:\n  - {{name: work, {step}, {rest}\n"))
+    };
+    let step = r#"image: "dir:${row.image}", timeout: "${row.limit}",
+     env: {A: "${row.a}", AGAIN: "${row.a}", B: "${row.b}", GONE: "${row.gone}"}, resources: {memory: "${row.memory}"}"#;
+    let step = plan(step);
+    let problems = |value: Value| {
+        let problems = resolve::row_problems(&step, 4, &row(value));
+        problems.iter().map(|problem| problem.problem.to_string()).collect::<Vec<_>>()
+    };
+    let good = json!({"image": "/x", "limit": "5s", "a": "a", "b": "b", "gone": 1, "memory": "1Gi"});
+    assert_eq!(problems(good), Vec::<String>::new());
+    let bad = problems(json!({"image": "../../etc", "limit": "8d", "a": [], "b": "\0", "memory": "much"}));
+    let told = ["`gone`", "work.resources.", "work.image", "column `a`", "work.env.B", "work.timeout"];
+    assert!(bad.len() >= told.len(), "{bad:#?}");
+    for told in told {
+        assert_eq!(bad.iter().filter(|problem| problem.contains(told)).count(), 1, "{told}: {bad:#?}");
+    }
+
+    let many: Vec<String> = (0..60).map(|index| format!("E{index}: \"${{row.c{index}}}\"")).collect();
+    let many = plan(&format!("image: host, env: {{{}}}", many.join(", ")));
+    let wrong = (0..60).map(|index| (format!("c{index}"), json!([]))).collect();
+    assert_eq!(resolve::row_problems(&many, 0, &wrong).len(), resolve::BAD_VALUES_MAX);
+}
+
+#[test]
 fn arguments_are_bounded_after_lookups() {
     let text = job("  - {name: agent, agent: {command: [ARGS]}, outputs: [{name: x, path: x}]}\n");
     let many = ["\"${row.text}\""; 12].join(", ");

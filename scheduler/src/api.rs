@@ -1,6 +1,7 @@
 //! The service clients call: `Jobs`. Reads come from the store; what is only in memory is asked
 //! of the driver; what changes anything goes through the driver and is answered after its commit.
 
+mod artifact;
 mod blob;
 mod counts;
 mod error;
@@ -58,7 +59,7 @@ pub struct JobsService {
 }
 
 pub(crate) use counts::CountsCache;
-pub(crate) use limits::Limits;
+pub(crate) use limits::{Limits, more_until, too_slow};
 
 impl JobsService {
     /// Refuses what needs a scheduler, where there is none.
@@ -94,6 +95,7 @@ type Stream<T> = ReceiverStream<Result<T, Status>>;
 impl v1::jobs_server::Jobs for JobsService {
     type WatchStream = Stream<v1::Job>;
     type LogsStream = Stream<v1::LogsChunk>;
+    type ReadArtifactStream = Stream<v1::ArtifactChunk>;
 
     async fn put_blob(&self, request: Request<Streaming<v1::BlobChunk>>) -> Reply<v1::PutBlobReply> {
         answer(self.needs_yard())?;
@@ -128,6 +130,12 @@ impl v1::jobs_server::Jobs for JobsService {
     }
     async fn logs(&self, request: Request<v1::LogsRequest>) -> Reply<Self::LogsStream> {
         answer(logs::logs(self, &request.into_inner()).await)
+    }
+    async fn read_artifact(
+        &self,
+        request: Request<v1::ReadArtifactRequest>,
+    ) -> Reply<Self::ReadArtifactStream> {
+        answer(artifact::read(self, &request.into_inner()).await)
     }
     async fn list_nodes(&self, _request: Request<v1::ListNodesRequest>) -> Reply<v1::ListNodesReply> {
         answer(nodes::list(self).await)

@@ -9,6 +9,8 @@ use crate::store::CommitHook;
 
 /// [`Config::client_stall`] unless it is set.
 const CLIENT_STALL_MAX: Duration = Duration::from_secs(30);
+/// [`Config::reader_stall`] unless it is set.
+const READER_STALL_MAX: Duration = Duration::from_secs(24 * 60 * 60);
 
 #[derive(Debug, Clone)]
 pub struct Config {
@@ -22,10 +24,16 @@ pub struct Config {
     pub lease_ttl: Millis,
     /// Added to the lease here and taken off it by executors.
     pub lease_margin: Millis,
+    /// What an attempt may take beyond the times of its step before it is told to stop again, and
+    /// then before it is given up.
+    pub overdue_margin: Millis,
     /// How often the books are checked against themselves and against the lease rows.
     pub reconcile_every: Duration,
-    /// How long a client may send nothing of a request it began, or take nothing of an answer.
+    /// How long a client may send nothing of a request it began.
     pub client_stall: Duration,
+    /// How long the reader of a log or the follower of a job may take nothing. Long: it may be a
+    /// pager, and its place is one of a bounded number.
+    pub reader_stall: Duration,
     /// Faults for tests.
     #[doc(hidden)]
     pub commit_hook: Option<CommitHook>,
@@ -40,8 +48,10 @@ impl Config {
             yard,
             lease_ttl: core.lease_ttl,
             lease_margin: core.lease_margin,
+            overdue_margin: core.overdue_margin,
             reconcile_every: Duration::from_secs(5),
             client_stall: CLIENT_STALL_MAX,
+            reader_stall: READER_STALL_MAX,
             commit_hook: None,
         }
     }

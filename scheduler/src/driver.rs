@@ -5,11 +5,10 @@
 
 mod commit;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use rollout::state::JobState;
 use rollout::{BootTime, FailureCode, JobId, Millis, Timestamp};
 use scheduler_core::{Cluster, Command, Event, Now, Record};
 use tokio::sync::{mpsc, oneshot, watch};
@@ -27,7 +26,6 @@ use crate::jobs::Jobs;
 use crate::link::Links;
 use crate::store::{Batch, NewJob, Reads, Writer};
 use crate::sums;
-use crate::unrecorded::with_unrecorded;
 
 /// The longest sleep of the loop; only a guard, nothing depends on it.
 const SLEEP_MAX: Duration = Duration::from_secs(60);
@@ -61,6 +59,13 @@ impl Deadlines {
         if let Some(timeout) = timeout {
             let left = timeout.0.saturating_sub(now.wall.since(created_at).0);
             self.0.insert((now.boot.after(Millis(left)), job), timeout);
+        }
+    }
+
+    /// Jobs that have ended need no deadline.
+    fn forget(&mut self, ended: &BTreeSet<JobId>) {
+        if !ended.is_empty() {
+            self.0.retain(|(_, job), _| !ended.contains(job));
         }
     }
 
@@ -178,16 +183,18 @@ impl Driver {
                 return Ok(None);
             }
         }
-        let mut jobs_ended = 0;
+        let mut ended = BTreeSet::new();
         for record in &pass.batch.records {
             if let Record::JobState { job, state, .. } = record
                 && state.is_final()
             {
                 tracing::info!(%job, state = state.as_str(), "job ended");
                 self.cluster.forget(*job);
-                jobs_ended += 1;
+                ended.insert(*job);
             }
         }
+        self.deadlines.forget(&ended);
+        let jobs_ended = ended.len() as u64;
         if !pass.batch.is_empty() {
             let seq = self.writer.seq();
             self.commits.send_modify(|commits| {
@@ -257,33 +264,9 @@ impl Driver {
                 self.apply(pass, now, Event::GroupsSealed { groups });
                 pass.replies.push(Reply::Done(done));
             }
-            Input::Unrecorded { job, held, problem } => {
-                if held {
-                    let problem = problem.clone();
-                    self.apply(pass, now, Event::GroupsUnrecorded { job, problem });
-                }
-                pass.batch.records.extend(self.unrecorded(job, held, &problem));
-            }
             Input::Ask(question) => pass.replies.push(Reply::Ask(question)),
         }
         Ok(())
-    }
-
-    /// The stored word on a job whose rows cannot all be written. In the core its state stays as it
-    /// was: what it decides depends on no row.
-    fn unrecorded(&self, job: JobId, held: bool, problem: &str) -> Option<Record> {
-        let counts = self.cluster.counts(job)?;
-        let state = match counts.state {
-            JobState::Running if held => JobState::Held,
-            JobState::Finished | JobState::Cancelled => return None,
-            state => state,
-        };
-        Some(Record::JobState {
-            job,
-            state,
-            reason: with_unrecorded(&counts.reason, problem),
-            cancel_code: None,
-        })
     }
 
     /// Who owns a key is decided here, where the only writer is: by the store and by the
@@ -422,6 +405,18 @@ async fn sleep_until(wake_at: Option<BootTime>) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn nothing_is_kept_of_the_deadlines_of_jobs_that_ended() {
+        let mut deadlines = Deadlines::default();
+        let now = Now { boot: BootTime(1), wall: Timestamp(1) };
+        for bits in 0..1000 {
+            let job = JobId::from_bits(bits);
+            deadlines.add(job, Some(Millis(86_400_000)), Timestamp(1), now);
+            deadlines.forget(&BTreeSet::from([job]));
+        }
+        assert!(deadlines.0.is_empty(), "{}", deadlines.0.len());
+    }
 
     #[test]
     fn a_job_is_due_when_its_timeout_is_used_up_since_it_was_created() {

@@ -110,6 +110,9 @@ impl Error {
             Self::ListenNotLoopback { .. } => {
                 "there is no TLS yet: listen on a Unix socket (unix:/path) or on 127.0.0.1 or [::1]"
             }
+            Self::DataDir { .. } => {
+                "make it a directory that this user can write to, or choose another data directory"
+            }
             Self::DataDirLocked { .. } => "stop that process, or choose another data directory",
             Self::DatabaseCorrupt { .. } => {
                 "move the file and its -wal and -shm companions aside and start again; nothing was deleted or changed"

@@ -64,14 +64,6 @@ pub enum Input {
         shards: Vec<ShardRow>,
         done: oneshot::Sender<()>,
     },
-    /// Rows of the job that cannot be written, however often it is tried.
-    Unrecorded {
-        job: JobId,
-        /// Nothing else of the job is left to do.
-        held: bool,
-        /// The first of them, and how many more.
-        problem: String,
-    },
     /// A question to the core, answered between two passes.
     Ask(Question),
 }
@@ -126,7 +118,6 @@ impl fmt::Debug for Input {
             Self::Submit(submission) => f.debug_tuple("Submit").field(&submission.new_job.job).finish(),
             Self::Cancel { job, .. } => f.debug_tuple("Cancel").field(job).finish(),
             Self::Sealed { groups, .. } => f.debug_tuple("Sealed").field(&groups.len()).finish(),
-            Self::Unrecorded { job, .. } => f.debug_tuple("Unrecorded").field(job).finish(),
             Self::Ask(_) => f.write_str("Ask"),
         }
     }

@@ -7,9 +7,9 @@ use std::time::Duration;
 
 use blobs::BlobStore;
 use rollout::failure::Failure;
-use rollout::plan::{JobPlan, ResolvedStep, ResourcesPlan};
+use rollout::plan::{Field, JobPlan, ResolvedStep, ResourcesPlan};
 use rollout::resolve::{self, Lookup, ResolveError};
-use rollout::{AttemptId, FailureCode, GroupId, JobId};
+use rollout::{AttemptId, FailureCode, GroupId, JobId, Millis};
 use scheduler_core::event::ExpandedGroup;
 use sha2::{Digest, Sha256};
 
@@ -100,24 +100,33 @@ impl JobFacts {
 
     /// What the row of a group asks for. Blocks on the disk.
     pub fn expanded(&self, index: u32) -> Result<ExpandedGroup, RowsError> {
-        let per_row = |step: &rollout::plan::StepPlan| matches!(step.resources, ResourcesPlan::PerRow(_));
-        if !self.plan.steps.iter().any(per_row) {
-            return Ok(ExpandedGroup { resources: None, broken: None });
+        let steps = &self.plan.steps;
+        let sizes = steps.iter().any(|step| matches!(step.resources, ResourcesPlan::PerRow(_)));
+        let looked_up = |time: &Field<Millis>| matches!(time, Field::PerRow(_));
+        let times = steps
+            .iter()
+            .any(|step| [&step.start_timeout, &step.timeout, &step.grace].into_iter().any(looked_up));
+        if !sizes && !times {
+            return Ok(ExpandedGroup { resources: None, spans: None, broken: None });
         }
         let group = GroupId { job: self.job, index };
-        let resources = self.lookup(group, None, |lookup| {
-            let steps = self.plan.step_indices();
-            steps.map(|step| resolve::resolve_resources(&self.plan, step, lookup)).collect()
+        let asked = self.lookup(group, None, |lookup| {
+            let steps = || self.plan.step_indices();
+            let resources = sizes
+                .then(|| steps().map(|step| resolve::resolve_resources(&self.plan, step, lookup)).collect());
+            let spans =
+                times.then(|| steps().map(|step| resolve::resolve_span(&self.plan, step, lookup)).collect());
+            Ok((resources.transpose()?, spans.transpose()?))
         })?;
-        Ok(match resources {
-            Ok(resources) => ExpandedGroup { resources: Some(resources), broken: None },
+        Ok(match asked {
+            Ok((resources, spans)) => ExpandedGroup { resources, spans, broken: None },
             Err(problem) => broken(Failure::new(FailureCode::NotFound, problem.to_string())),
         })
     }
 }
 
 fn broken(failure: Failure) -> ExpandedGroup {
-    ExpandedGroup { resources: None, broken: Some(failure) }
+    ExpandedGroup { resources: None, spans: None, broken: Some(failure) }
 }
 
 /// Facts by job; cheap to clone.
@@ -298,7 +307,7 @@ mod tests {
         tokio::time::sleep(Duration::from_millis(300)).await;
         sqlx::query("ALTER TABLE away RENAME TO files").execute(&mut by_hand).await.unwrap();
         let groups = tokio::time::timeout(Duration::from_secs(60), expanding).await.expect("in time");
-        let whole = ExpandedGroup { resources: None, broken: None };
+        let whole = ExpandedGroup { resources: None, spans: None, broken: None };
         assert_eq!(groups.unwrap(), vec![whole; 2]);
     }
 }

@@ -27,11 +27,11 @@ mod rows;
 mod service;
 pub mod store;
 mod sums;
-mod unrecorded;
 
 pub use api::ApiCode;
 pub use config::Config;
 pub use error::Error;
+pub use link::CloseCode;
 pub use listener::Listener;
 pub use reader::Reader;
 pub use service::{Handle, Scheduler};

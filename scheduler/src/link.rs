@@ -4,23 +4,29 @@
 //! are kept as the latest value per node and acknowledged by a task of their own: no amount of
 //! work can starve them.
 
+mod close;
 mod hello;
+mod reader;
 mod service;
 mod session;
 mod start;
+mod waiting;
 
 use std::collections::BTreeMap;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use rollout::{IncarnationId, NodeId};
 use rollout_wire::v1;
 use scheduler_core::event::{Capacity, Measured};
 use scheduler_core::{Command, Event};
-use tokio::sync::{Notify, mpsc, oneshot, watch};
+use tokio::sync::{Notify, Semaphore, mpsc, oneshot, watch};
 
+use close::Close;
+pub use close::CloseCode;
 pub use service::NodesService;
 pub(crate) use service::Welcome;
 pub(crate) use start::Starts;
+use waiting::WaitingBytes;
 
 use crate::inbox::SessionId;
 
@@ -38,11 +44,14 @@ pub(crate) enum Outgoing {
     ReadLog(v1::ReadLog),
 }
 
-/// Why a session is closed by this side.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Close {
-    pub code: &'static str,
-    pub message: String,
+/// A session as it was entered.
+#[derive(Debug)]
+struct Registered {
+    session: SessionId,
+    /// Set when it has to end.
+    closed: watch::Receiver<Option<Close>>,
+    /// What its node may still have waiting.
+    report_bytes: Arc<Semaphore>,
 }
 
 #[derive(Debug)]
@@ -95,6 +104,7 @@ pub struct Links {
 #[derive(Debug, Default)]
 struct Inner {
     sessions: BTreeMap<NodeId, Session>,
+    waiting: WaitingBytes,
     next_session: u64,
     next_log_read: u64,
 }
@@ -123,17 +133,17 @@ impl Links {
         capacity: Capacity,
         about: About,
         outgoing: mpsc::Sender<Outgoing>,
-    ) -> Result<(SessionId, watch::Receiver<Option<Close>>), Close> {
+    ) -> Result<Registered, Close> {
         let mut inner = self.lock();
         if inner.sessions.get(node).is_some_and(|held| held.incarnation != incarnation) {
             let message = format!(
                 "another executor is connected as node {node}; give this one another --name, or wait until that one ends"
             );
-            return Err(Close { code: "node_name_taken", message });
+            return Err(Close::new(CloseCode::NodeNameTaken, message));
         }
         if inner.sessions.len() >= NODES_MAX && !inner.sessions.contains_key(node) {
             let message = format!("{NODES_MAX} executors are connected, the most at once");
-            return Err(Close { code: "too_many_nodes", message });
+            return Err(Close::new(CloseCode::TooManyNodes, message));
         }
         inner.next_session += 1;
         let id = SessionId(inner.next_session);
@@ -152,9 +162,10 @@ impl Links {
         };
         if let Some(old) = inner.sessions.insert(node.clone(), session) {
             let message = format!("a newer connection of node {node} took over");
-            old.close.send_replace(Some(Close { code: "replaced", message }));
+            old.close.send_replace(Some(Close::new(CloseCode::Replaced, message)));
         }
-        Ok((id, closed))
+        let report_bytes = inner.waiting.of(node);
+        Ok(Registered { session: id, closed, report_bytes })
     }
 
     fn unregister(&self, node: &NodeId, id: SessionId) {
@@ -208,10 +219,11 @@ impl Links {
         self.beats.notify_one();
     }
 
-    /// The heartbeats since the last call, one per node.
+    /// The heartbeats since the last call, one per node. Those of a session whose attach was not
+    /// applied yet are among them: they were acknowledged, and its node may be known.
     pub(crate) fn take_beats(&self) -> Vec<Event> {
         let mut inner = self.lock();
-        let sessions = inner.sessions.iter_mut().filter(|(_, session)| session.active);
+        let sessions = inner.sessions.iter_mut();
         let event = |(node, session): (&NodeId, &mut Session)| {
             let measured = session.beat.take()?;
             Some(Event::Heartbeat { node: node.clone(), incarnation: session.incarnation, measured })
@@ -229,7 +241,7 @@ impl Links {
         }
         if session.outgoing.try_send(Outgoing::Core(command)).is_err() {
             let message = format!("{NODE_COMMANDS_MAX} commands wait for node {node}");
-            session.close.send_replace(Some(Close { code: "node_too_slow", message }));
+            session.close.send_replace(Some(Close::new(CloseCode::NodeTooSlow, message)));
         }
     }
 
@@ -237,7 +249,7 @@ impl Links {
         if let Some(session) = self.lock().sessions.get(node)
             && session.incarnation == incarnation
         {
-            session.close.send_replace(Some(Close { code: "lease_lost", message: reason }));
+            session.close.send_replace(Some(Close::new(CloseCode::LeaseLost, reason)));
         }
     }
 
@@ -276,7 +288,7 @@ impl Links {
             if data.data.len() > read.bytes_max as usize {
                 let message =
                     format!("{} bytes of a log, {} were asked for", data.data.len(), read.bytes_max);
-                return Err(Close { code: "bad_report", message });
+                return Err(Close::new(CloseCode::BadReport, message));
             }
             // The reader may be gone.
             let _ = read.reply.send(data);
@@ -302,13 +314,13 @@ mod tests {
         let node = NodeId("n".parse().unwrap());
         let incarnation = IncarnationId::from_bits(1);
         let (sender, _receiver) = mpsc::channel(1);
-        let (first, closed) =
-            links.register(&node, incarnation, capacity(), About::default(), sender.clone()).unwrap();
-        let (second, _) = links.register(&node, incarnation, capacity(), About::default(), sender).unwrap();
-        assert_eq!(closed.borrow().as_ref().map(|close| close.code), Some("replaced"));
-        links.unregister(&node, first);
+        let first = links.register(&node, incarnation, capacity(), About::default(), sender.clone()).unwrap();
+        let second = links.register(&node, incarnation, capacity(), About::default(), sender).unwrap();
+        let closed = first.closed.borrow().clone();
+        assert_eq!(closed.map(|close| close.code), Some(CloseCode::Replaced));
+        links.unregister(&node, first.session);
         assert!(links.connected(&node, incarnation));
-        links.unregister(&node, second);
+        links.unregister(&node, second.session);
         assert!(!links.connected(&node, incarnation));
     }
 
@@ -318,14 +330,15 @@ mod tests {
         let node = NodeId("n".parse().unwrap());
         let incarnation = IncarnationId::from_bits(1);
         let (sender, _receiver) = mpsc::channel(1);
-        let (id, closed) = links.register(&node, incarnation, capacity(), About::default(), sender).unwrap();
+        let session = links.register(&node, incarnation, capacity(), About::default(), sender).unwrap();
         let command = || Command::Expand { job: JobId::from_bits(1), first: 0, count: 1 };
         links.send(&node, incarnation, command());
-        links.activate(&node, id);
+        links.activate(&node, session.session);
         links.send(&node, incarnation, command());
-        assert!(closed.borrow().is_none());
+        assert!(session.closed.borrow().is_none());
         links.send(&node, incarnation, command());
-        assert_eq!(closed.borrow().as_ref().map(|close| close.code), Some("node_too_slow"));
+        let closed = session.closed.borrow().clone();
+        assert_eq!(closed.map(|close| close.code), Some(CloseCode::NodeTooSlow));
     }
 
     #[test]
@@ -333,13 +346,11 @@ mod tests {
         let links = Links::default();
         let node = NodeId("n".parse().unwrap());
         let (sender, _receiver) = mpsc::channel(1);
-        let (id, _) =
-            links.register(&node, IncarnationId::from_bits(1), capacity(), About::default(), sender).unwrap();
+        let incarnation = IncarnationId::from_bits(1);
+        let session = links.register(&node, incarnation, capacity(), About::default(), sender).unwrap();
         let beat = |load_milli| Measured { load_milli, ..Measured::default() };
-        links.beat(&node, id, beat(1));
-        assert!(links.take_beats().is_empty(), "not before its attach was applied");
-        links.activate(&node, id);
-        links.beat(&node, id, beat(2));
+        links.beat(&node, session.session, beat(1));
+        links.beat(&node, session.session, beat(2));
         let taken = links.take_beats();
         assert!(matches!(&taken[..], [Event::Heartbeat { measured, .. }] if measured.load_milli == 2));
         assert!(links.take_beats().is_empty());
@@ -350,13 +361,12 @@ mod tests {
         let (links, node) = (Links::default(), NodeId("n1".parse().unwrap()));
         let (sender, _commands) = mpsc::channel(1);
         let life = IncarnationId::from_bits;
-        let (first, closed) =
-            links.register(&node, life(1), capacity(), About::default(), sender.clone()).unwrap();
+        let first = links.register(&node, life(1), capacity(), About::default(), sender.clone()).unwrap();
         let refused =
             links.register(&node, life(2), capacity(), About::default(), sender.clone()).unwrap_err();
-        assert_eq!(refused.code, "node_name_taken");
-        assert!(closed.borrow().is_none(), "the first is left alone");
-        links.unregister(&node, first);
+        assert_eq!(refused.code, CloseCode::NodeNameTaken);
+        assert!(first.closed.borrow().is_none(), "the first is left alone");
+        links.unregister(&node, first.session);
         assert!(links.register(&node, life(2), capacity(), About::default(), sender).is_ok());
     }
 }

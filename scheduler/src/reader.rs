@@ -61,7 +61,7 @@ impl Reader {
             commits,
             health: HealthBoard::new(),
             counts: CountsCache::default(),
-            limits: Limits::new(config.client_stall),
+            limits: Limits::new(config.client_stall, config.reader_stall),
             tasks: tasks.clone(),
             stop: stop.clone(),
             read_only: true,

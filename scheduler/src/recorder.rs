@@ -5,20 +5,22 @@
 //! sealed in the store only after its shard is sealed on disk; what a crash left in between is
 //! found again when the tables are opened.
 
+mod artifact;
 mod group;
 mod problem;
 
+use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use blobs::BlobStore;
-use datasets::recorder::FetchError;
 use datasets::table::{Recovery, SealedShard, TableMeta, TableWriter};
 use rollout::state::JobState;
 use rollout::text::shown;
 use rollout::{GroupId, JobId};
+use scheduler_core::Event;
 use tokio::runtime::Handle;
 use tokio::sync::{Notify, oneshot};
 use tokio_util::sync::CancellationToken;
@@ -28,6 +30,7 @@ use crate::health::{HealthBoard, Trouble, chain};
 use crate::inbox::{Inbox, Input, Stopping};
 use crate::jobs::{JobFacts, Jobs};
 use crate::store::{ClosedGroup, NodeRow, ShardRow};
+use artifact::Absent;
 use problem::RecordError;
 
 /// Groups read and appended together.
@@ -67,6 +70,8 @@ struct Tables {
     unrecorded: u64,
     /// Why the first of them cannot.
     first_problem: String,
+    /// Blobs named in its rows and told to be gone.
+    absent: Absent,
     /// What the job's reason says: how many groups, and that nothing else is left.
     told: (u64, bool),
 }
@@ -174,9 +179,9 @@ impl Recorder {
         }
     }
 
-    /// Puts into the job's reason what cannot be recorded.
-    async fn report(&self, job: JobId, held: bool, problem: String) -> Result<(), RecordError> {
-        Ok(self.inbox.send(Input::Unrecorded { job, held, problem }).await?)
+    /// Tells what cannot be recorded, and whether nothing else of the job is left.
+    async fn report(&self, job: JobId, last: bool, problem: String) -> Result<(), RecordError> {
+        Ok(self.inbox.send(Input::Event(Event::GroupsUnrecorded { job, problem, last })).await?)
     }
 
     async fn work_on(
@@ -223,6 +228,7 @@ impl Recorder {
             waiting_since: None,
             unrecorded: 0,
             first_problem: String::new(),
+            absent: Absent::default(),
             told: (0, false),
         })
     }
@@ -250,12 +256,13 @@ impl Recorder {
         if tables.writer.as_ref().is_some_and(TableWriter::should_seal) {
             self.seal(job, tables).await?;
         }
+        // Asked first: a group that closes while others are appended is left for the next time.
+        let ended = self.all_closed(job).await?;
         let appended = self.append_closed(job, tables).await;
         if tables.writer.is_none() {
             // A panic took it: opened anew at the next try.
             return appended.map(|()| false);
         }
-        let ended = self.all_closed(job).await?;
         let due = ended || self.stop.is_cancelled() || tables.due() == Some(Duration::ZERO);
         if due && !tables.waiting.is_empty() {
             self.seal(job, tables).await?;
@@ -321,19 +328,23 @@ impl Recorder {
         let (facts, blobs, yard) = (tables.facts.clone(), self.blobs.clone(), self.yard_id.clone());
         let runtime = Handle::current();
         let mut writer = tables.writer.take().ok_or(RecordError::NoJob { job: id.job })?;
-        let (writer, appended) = tokio::task::spawn_blocking(move || {
+        let absent = std::mem::take(&mut tables.absent);
+        let (writer, absent, appended) = tokio::task::spawn_blocking(move || {
+            let absent = RefCell::new(absent);
             let record = group::record(&facts, &closed, rows, &nodes, yard);
             let appended = match record {
                 Ok(record) => {
-                    let fetch = |sha256: &str, max: u64| fetch(&runtime, &blobs, sha256, max);
+                    let fetch = |sha256: &str, bytes: u64| {
+                        artifact::fetch(&runtime, &blobs, &record, &absent, sha256, bytes)
+                    };
                     Ok(writer.append(&record, &fetch))
                 }
                 Err(source) => Err(RecordError::Row { group: id, source }),
             };
-            (writer, appended)
+            (writer, absent.into_inner(), appended)
         })
         .await?;
-        tables.writer = Some(writer);
+        (tables.writer, tables.absent) = (Some(writer), absent);
         let root = tables.root.clone();
         appended?.map_err(|source| RecordError::Tables { job: id.job, root, source })?;
         tables.appended = seq;
@@ -410,31 +421,4 @@ fn folder_gone(error: &RecordError) -> bool {
     std::iter::successors(Some(first), |error| error.source())
         .filter_map(|error| error.downcast_ref::<std::io::Error>())
         .any(|error| error.kind() == std::io::ErrorKind::NotFound)
-}
-
-/// A small artifact of `bytes_max` bytes for its row. One that is gone, damaged or of another size stays named without its bytes; a
-/// store that does not answer is tried again.
-fn fetch(
-    runtime: &Handle,
-    blobs: &BlobStore,
-    sha256: &str,
-    bytes_max: u64,
-) -> Result<Option<Vec<u8>>, FetchError> {
-    match runtime.block_on(blobs.get(sha256, bytes_max)) {
-        Ok(bytes) if bytes.len() as u64 == bytes_max => Ok(Some(bytes.to_vec())),
-        Ok(bytes) => {
-            let found = bytes.len();
-            tracing::warn!(sha256, found, expected = bytes_max, "an artifact of another size than reported");
-            Ok(None)
-        }
-        Err(
-            error @ (blobs::Error::NotFound { .. }
-            | blobs::Error::ChunkCorrupt { .. }
-            | blobs::Error::TooLarge { .. }),
-        ) => {
-            tracing::warn!(%error, "an artifact is named in its row without its bytes");
-            Ok(None)
-        }
-        Err(error) => Err(Box::new(error)),
-    }
 }

@@ -22,7 +22,7 @@ use tonic::codegen::http::header::{HeaderMap, HeaderName, HeaderValue};
 use tonic::codegen::http::{Request, Response};
 use tonic::codegen::{BoxFuture, Bytes, Service};
 
-use crate::api::{ApiCode, ApiError, CHUNK_BYTES_MAX, JobsService};
+use crate::api::{ApiCode, ApiError, CHUNK_BYTES_MAX, JobsService, more_until, too_slow};
 use crate::link::NodesService;
 
 /// Calls open at once on one connection.
@@ -64,10 +64,11 @@ impl Route {
         }
     }
 
-    /// The whole request comes in time, or the call ends.
+    /// The request keeps coming, or the call ends.
     fn timed(&self, request: Request<Body>) -> Request<Body> {
-        let sleep = Box::pin(tokio::time::sleep_until(Instant::now() + self.client_stall));
-        request.map(|body| Body::new(Timed { body, sleep, stall: self.client_stall }))
+        let (began_at, stall) = (Instant::now(), self.client_stall);
+        let sleep = Box::pin(tokio::time::sleep_until(began_at + stall));
+        request.map(|body| Body::new(Timed { body, sleep, began_at, received: 0, stall }))
     }
 }
 
@@ -136,10 +137,13 @@ fn code(headers: &mut HeaderMap) {
     headers.insert(GRPC_STATUS, HeaderValue::from(code.status() as i32));
 }
 
-/// A body that must be complete before its time is up.
+/// A body of which something must come before its time is up, again and again.
 struct Timed {
     body: Body,
     sleep: Pin<Box<Sleep>>,
+    began_at: Instant,
+    /// Bytes.
+    received: u64,
     stall: Duration,
 }
 
@@ -152,11 +156,15 @@ impl http_body::Body for Timed {
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, Status>>> {
         if let Poll::Ready(frame) = Pin::new(&mut self.body).poll_frame(cx) {
+            if let Some(data) = frame.as_ref().and_then(|frame| frame.as_ref().ok()?.data_ref()) {
+                self.received = self.received.saturating_add(data.len() as u64);
+                let until = more_until(Instant::now(), self.began_at, self.received, self.stall);
+                self.sleep.as_mut().reset(until);
+            }
             return Poll::Ready(frame);
         }
         ready!(self.sleep.as_mut().poll(cx));
-        let message = format!("the request was not complete after {} s", self.stall.as_secs_f64());
-        Poll::Ready(Some(Err(Status::deadline_exceeded(message))))
+        Poll::Ready(Some(Err(Status::deadline_exceeded(too_slow(self.stall)))))
     }
 
     fn is_end_stream(&self) -> bool {
@@ -165,5 +173,67 @@ impl http_body::Body for Timed {
 
     fn size_hint(&self) -> http_body::SizeHint {
         self.body.size_hint()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use http_body::Body as _;
+    use tokio::time::Interval;
+
+    use super::*;
+
+    /// A frame of `frame_bytes` each tick, and after `frames` nothing more, ever or to the end.
+    struct Slow {
+        tick: Interval,
+        frame_bytes: usize,
+        frames: usize,
+        ends: bool,
+    }
+
+    impl http_body::Body for Slow {
+        type Data = Bytes;
+        type Error = Status;
+
+        fn poll_frame(
+            mut self: Pin<&mut Self>,
+            cx: &mut Context<'_>,
+        ) -> Poll<Option<Result<Frame<Bytes>, Status>>> {
+            ready!(self.tick.poll_tick(cx));
+            match self.frames.checked_sub(1) {
+                Some(left) => {
+                    self.frames = left;
+                    Poll::Ready(Some(Ok(Frame::data(vec![0; self.frame_bytes].into()))))
+                }
+                None if self.ends => Poll::Ready(None),
+                None => Poll::Pending,
+            }
+        }
+    }
+
+    const TICK: Duration = Duration::from_millis(50);
+    const STALL: Duration = Duration::from_millis(500);
+
+    /// Bytes that came, or why no more did.
+    async fn received(frames: usize, frame_bytes: usize, ends: bool) -> Result<usize, Status> {
+        let body = Slow { tick: tokio::time::interval(TICK), frame_bytes, frames, ends };
+        let (began_at, sleep) = (Instant::now(), Box::pin(tokio::time::sleep(STALL)));
+        let mut timed = Timed { body: Body::new(body), sleep, began_at, received: 0, stall: STALL };
+        let mut bytes = 0;
+        while let Some(frame) = std::future::poll_fn(|cx| Pin::new(&mut timed).poll_frame(cx)).await {
+            bytes += frame?.into_data().map_or(0, |data| data.len());
+        }
+        Ok(bytes)
+    }
+
+    #[tokio::test]
+    async fn a_request_over_a_slow_link_is_waited_for_and_one_that_stalls_or_drips_is_not() {
+        // Three times as long as it may pause.
+        assert_eq!(received(30, 32 << 10, true).await.unwrap(), 30 * (32 << 10));
+        for (what, frames, frame_bytes) in [("a stall", 2, 32 << 10), ("nothing", 0, 0), ("a drip", 1_000, 1)]
+        {
+            let status = received(frames, frame_bytes, false).await.expect_err(what);
+            assert_eq!(status.code(), tonic::Code::DeadlineExceeded, "{what}: {status:?}");
+        }
     }
 }

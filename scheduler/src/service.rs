@@ -93,7 +93,11 @@ impl Scheduler {
         let jobs = Jobs::new(reads.clone(), blobs.clone());
         let mut deadlines = Deadlines::default();
         let snapshot = restore(&jobs, &mut deadlines, now).await?;
-        let core = scheduler_core::Config { lease_ttl: config.lease_ttl, lease_margin: config.lease_margin };
+        let core = scheduler_core::Config {
+            lease_ttl: config.lease_ttl,
+            lease_margin: config.lease_margin,
+            overdue_margin: config.overdue_margin,
+        };
         let (cluster, restored) = Cluster::restore(core, now, snapshot);
         tracing::info!(yard = %config.yard, epoch, data_dir = %data_dir.display(), "scheduler starts");
 
@@ -152,7 +156,7 @@ impl Scheduler {
             commits: committed,
             health,
             counts: CountsCache::default(),
-            limits: Limits::new(config.client_stall),
+            limits: Limits::new(config.client_stall, config.reader_stall),
             tasks: tasks.clone(),
             stop: stop.clone(),
             read_only: false,

@@ -1,5 +1,6 @@
 """Bad input and broken machines: each has a code, a place and a remedy, and nothing is lost."""
 
+import json
 import shutil
 import subprocess
 
@@ -77,6 +78,20 @@ def test_an_image_that_is_on_no_node_holds_the_job_with_its_path(yard):
     assert "refused_by_every_node" in done.stderr and "dir:/nowhere/at/all" in done.stderr
     assert "rollyard explain" in done.stderr and "rollyard cancel" in done.stderr
     assert yard.rows() == [], "nobody is to blame yet: nothing is recorded"
+
+
+def test_a_row_whose_image_is_on_no_node_ends_alone(yard):
+    rows = [{"n": "6", "want": "42", "img": image} for image in ("host", "dir:/nowhere/at/all", "host", "host")]
+    spec = HELLO.replace("image: host", "image: '${row.img}'").replace("group: {size: 4}", "group: {size: 1}")
+    spec = spec.replace('[{n: "6", want: "42"}]', json.dumps(rows))
+    yard.call("run", yard.spec(spec), "--table", yard.table)
+    rows = yard.rows()
+    assert len(rows) == 4
+    bad = [row for row in rows if row["failure_code"]]
+    assert [(row["failure_code"], row["failure_domain"], row["reward"]) for row in bad] == [("not_found", "task", None)]
+    for words in ("refused_by_every_node", "dir:/nowhere/at/all"):
+        assert words in bad[0]["failure_message"], bad[0]["failure_message"]
+    assert [row["reward"] for row in rows if not row["failure_code"]] == [1.0] * 3
 
 
 def test_an_image_that_cannot_be_a_root_is_the_tasks_failure_at_the_first_try(yard):
@@ -179,3 +194,26 @@ def test_a_held_job_leaves_what_has_ended_in_the_tables(yard):
     yard.call("cancel", job["id"])
     seqs = [row["seq"] for row in yard.rows()]
     assert seqs == list(range(60)), "the rest ended as cancelled"
+
+
+def test_an_agent_that_does_nothing_until_its_timeout_is_marked_and_one_that_prints_is_not(yard):
+    rows = [{"say": ""}, {"say": "here I am"}]
+    spec = f"""
+apiVersion: rollyard/v1
+kind: RolloutJob
+name: silent
+tasks: {{from: {{inline: {json.dumps(rows)}}}}}
+group: {{size: 1}}
+defaults: {{image: host}}
+steps:
+  - {{name: work, timeout: 1s, agent: {{command: [/bin/sh, -c, 'printf "%s" "$0"; exec sleep 60', "${{row.say}}"]}},
+     outputs: [{{name: answer, path: answer}}]}}
+  - {{name: grade, needs: [work], timeout: 30s, run: "true", grader: {{exit: {{0: 1}}}},
+     inputs: [{{artifact: work.answer, path: /in/answer}}]}}
+output: {{columns: [say]}}
+"""
+    yard.call("run", yard.spec(spec), "--table", yard.table)
+    marked = {json.loads(row["task_row"])["say"]: row["extra"] for row in yard.rows()}
+    assert {row["stop_reason"] for row in yard.rows()} == {"agent_timeout"}
+    assert json.loads(marked[""]) == {"zero_activity": True}
+    assert marked["here I am"] is None

@@ -72,7 +72,7 @@ def test_without_an_executor_the_job_waits_and_explain_says_why(yard):
         submitted = yard.json("--yard", yard.socket, "submit", yard.spec(HELLO), "--table", yard.table)
         job = submitted["job"]["id"]
         text = yard.call("--yard", yard.socket, "explain", job).stdout
-        assert "no executor" in text, text
+        assert "No executor" in text, text
     finally:
         lab.end(scheduler)
 

@@ -203,7 +203,8 @@ impl Yard {
             for command in plan.commands {
                 self.tell_command(&command);
                 if let Command::Expand { job, first, count } = command {
-                    let groups = vec![ExpandedGroup { resources: None, broken: None }; count as usize];
+                    let groups =
+                        vec![ExpandedGroup { resources: None, spans: None, broken: None }; count as usize];
                     let records = self.cluster.apply(self.now, Event::GroupsExpanded { job, first, groups });
                     self.tell(records);
                     again = true;

@@ -60,6 +60,16 @@ pub(crate) fn prepare(root: &Path) -> Result<(), Error> {
     root.parent().map_or(Ok(()), sync_dir)
 }
 
+/// Makes the folders again that somebody removed under a store in use. What holds the store is not
+/// made: without it the store is gone, or its file system is not mounted.
+fn restore(root: &Path) -> Result<(), Error> {
+    if let Some(parent) = root.parent() {
+        fs::metadata(parent).map_err(io("find the directory of the store", parent))?;
+    }
+    tracing::warn!(root = %root.display(), "folders of the blob store were removed; making them again");
+    prepare(root)
+}
+
 /// Removes what killed writers left behind, and says how many files that were.
 ///
 /// A writer holds a lock on its staged file, and the kernel drops it when the writer dies: a file
@@ -106,6 +116,7 @@ pub(crate) struct StagedFile {
 
 impl StagedFile {
     pub(crate) fn create(root: &Path) -> Result<Self, Error> {
+        let mut is_restored = false;
         loop {
             let number = NEXT.fetch_add(1, Ordering::Relaxed);
             let path = root.join(FOLDER).join(format!("{}-{number}{SUFFIX}", process::id()));
@@ -113,6 +124,11 @@ impl StagedFile {
                 Ok(file) => file,
                 // A leftover under a recycled process id: take the next number.
                 Err(error) if error.kind() == ErrorKind::AlreadyExists => continue,
+                Err(error) if error.kind() == ErrorKind::NotFound && !is_restored => {
+                    restore(root)?;
+                    is_restored = true;
+                    continue;
+                }
                 Err(error) => return Err(io("create", &path)(error)),
             };
             file.lock().map_err(io("lock", &path))?;
@@ -131,7 +147,14 @@ impl StagedFile {
     pub(crate) fn publish(mut self, root: &Path, digest: &Digest) -> Result<(), Error> {
         self.file.sync_all().map_err(io("sync", &self.path))?;
         let target = root.join(digest.location());
-        fs::rename(&self.path, &target).map_err(io("rename into place", &target))?;
+        let placed = match fs::rename(&self.path, &target) {
+            Err(error) if error.kind() == ErrorKind::NotFound && self.path.exists() => {
+                restore(root)?;
+                fs::rename(&self.path, &target)
+            }
+            placed => placed,
+        };
+        placed.map_err(io("rename into place", &target))?;
         self.published = true;
         sync_dir(target.parent().unwrap_or(root))
     }
@@ -166,6 +189,34 @@ mod tests {
         assert_eq!(staged(dir.path()), 2);
         alive.publish(dir.path(), &Digest::of(b"")).unwrap();
         assert_eq!((sweep(dir.path()).unwrap(), staged(dir.path())), (0, 1));
+    }
+
+    #[test]
+    fn folders_removed_under_a_store_in_use_are_made_again() {
+        let dir = tempfile::tempdir().unwrap();
+        let root = dir.path().join("blobs");
+        prepare(&root).unwrap();
+        let digest = Digest::of(b"");
+        for folder in ["", FOLDER, "sha256"] {
+            fs::remove_dir_all(root.join(folder)).unwrap();
+            StagedFile::create(&root).unwrap().publish(&root, &digest).unwrap();
+            assert!(root.join(digest.location()).is_file(), "without `{folder}`");
+        }
+        let file = StagedFile::create(&root).unwrap();
+        fs::remove_dir_all(root.join("sha256")).unwrap();
+        file.publish(&root, &digest).unwrap();
+        assert!(root.join(digest.location()).is_file());
+    }
+
+    #[test]
+    fn a_store_whose_own_directory_is_gone_is_not_made_again() {
+        let dir = tempfile::tempdir().unwrap();
+        let holder = dir.path().join("yard");
+        prepare(&holder.join("blobs")).unwrap();
+        fs::remove_dir_all(&holder).unwrap();
+        let refused = StagedFile::create(&holder.join("blobs")).unwrap_err();
+        assert!(matches!(refused, Error::Io { ref path, .. } if *path == holder), "{refused}");
+        assert!(!holder.exists());
     }
 
     #[test]

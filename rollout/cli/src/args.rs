@@ -1,8 +1,10 @@
 //! The command line. Arguments only: what a command does is in `commands`.
 
+use std::ffi::OsString;
 use std::path::PathBuf;
 
-use clap::{ArgAction, Args, Parser, Subcommand, ValueEnum};
+use clap::parser::ValueSource;
+use clap::{ArgAction, Args, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
 
 const AFTER_HELP: &str = "\
 Data goes to standard output, talk to standard error.
@@ -19,6 +21,22 @@ pub struct Cli {
     pub global: Global,
     #[command(subcommand)]
     pub command: Command,
+}
+
+/// Which options are on the command line itself, and not in the environment.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Flags {
+    pub data_dir: bool,
+    pub yard: bool,
+}
+
+/// # Errors
+/// The line cannot be understood, or asks for help or the version.
+pub fn parse(line: impl IntoIterator<Item = OsString>) -> Result<(Cli, Flags), clap::Error> {
+    let matches = Cli::command().try_get_matches_from(line)?;
+    let written = |id| matches.value_source(id) == Some(ValueSource::CommandLine);
+    let flags = Flags { data_dir: written("data_dir"), yard: written("yard") };
+    Ok((Cli::from_arg_matches(&matches)?, flags))
 }
 
 #[derive(Debug, Args)]
@@ -50,7 +68,7 @@ pub struct Global {
 pub enum OutputFormat {
     /// For people
     Table,
-    /// One JSON document, ASCII only; of `logs` one JSON object a line. An error becomes one JSON
+    /// One JSON document, ASCII only; of `logs` and `artifact` one JSON object a line. An error becomes one JSON
     /// object, the last line of standard error
     Json,
     /// The bare answer, one a line: ids; of a job its state; of `doctor` what does not work
@@ -85,6 +103,8 @@ pub enum Command {
     Explain(Explain),
     /// Print what a step wrote
     Logs(Logs),
+    /// Write an output that a step left to standard output: `rollyard artifact R/STEP NAME > FILE`
+    Artifact(Artifact),
     /// Cancel a job
     Cancel(Cancel),
     /// List the nodes of the yard
@@ -224,6 +244,20 @@ pub struct Logs {
     pub raw: bool,
 }
 
+#[derive(Debug, Args)]
+pub struct Artifact {
+    /// ROLLOUT/STEP
+    pub target: String,
+    /// The output, as the spec names it; `rollyard show ROLLOUT` lists what there is
+    pub name: String,
+    /// The attempt, from 0 [default: the last that has the output]
+    #[arg(long)]
+    pub attempt: Option<u32>,
+    /// Write bytes as they are, even to a terminal
+    #[arg(long)]
+    pub raw: bool,
+}
+
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum Stream {
     Stdout,
@@ -250,9 +284,16 @@ pub struct Cancel {
 
 #[cfg(test)]
 mod tests {
-    use clap::CommandFactory;
-
     use super::*;
+
+    #[test]
+    fn an_option_of_the_command_line_is_told_from_one_of_the_environment() {
+        let flags = |line: &[&str]| parse(line.iter().map(OsString::from)).expect("parses").1;
+        let given = Flags { data_dir: true, yard: false };
+        assert_eq!(flags(&["rollyard", "ps", "--data-dir", "/d"]), given);
+        assert_eq!(flags(&["rollyard", "--data-dir=/d", "ps"]), given);
+        assert!(!flags(&["rollyard", "ps"]).data_dir);
+    }
 
     #[test]
     fn the_command_line_is_consistent() {

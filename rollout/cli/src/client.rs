@@ -169,9 +169,14 @@ impl Client {
         }
     }
 
-    pub async fn list_steps(&self, rollout: &str) -> Result<Vec<StepRow>, Error> {
+    /// The attempts of a rollout, and the rollout.
+    pub async fn list_steps(&self, rollout: &str) -> Result<(Vec<StepRow>, Rollout), Error> {
         let request = ListStepsRequest { rollout: rollout.to_owned() };
-        Ok(self.done(self.jobs().list_steps(request).await)?.steps)
+        let reply = self.done(self.jobs().list_steps(request).await)?;
+        let rollout = reply
+            .rollout
+            .ok_or_else(|| Error::BadAnswer { problem: "steps of a rollout without the rollout".into() })?;
+        Ok((reply.steps, rollout))
     }
 }
 

@@ -1,6 +1,7 @@
 //! What each command does. A command asks, hands what it found to the renderer and says how it
 //! ended; how things look is `output`'s.
 
+mod artifact;
 mod jobs;
 mod logs;
 mod reference;
@@ -14,7 +15,7 @@ use std::path::{Path, PathBuf};
 
 use rollout::Timestamp;
 
-use crate::args::{Cli, Command, OutputFormat};
+use crate::args::{Cli, Command, Flags, OutputFormat};
 use crate::client::{Client, YardUrl};
 use crate::error::Error;
 use crate::exit::ExitStatus;
@@ -34,7 +35,7 @@ pub struct Context {
 }
 
 impl Context {
-    pub fn new(cli: &Cli, talk: Talk) -> Result<Self, Error> {
+    pub fn new(cli: &Cli, flags: Flags, talk: Talk) -> Result<Self, Error> {
         let data_dir = match &cli.global.data_dir {
             Some(dir) => absolute(dir)?,
             None => default_data_dir(),
@@ -45,10 +46,11 @@ impl Context {
         }
         let yard = cli.global.yard.as_deref().map(YardUrl::parse).transpose()?;
         let format = cli.global.output;
-        // As the caller named the yard, so that printed commands can be pasted.
+        // As the command line named the yard, so that printed commands can be pasted. What the
+        // environment names is there again then.
         let program = match (&cli.global.data_dir, &yard) {
-            (_, Some(url)) => format!("rollyard --yard {url}"),
-            (Some(dir), None) if *dir != default_data_dir() => {
+            (_, Some(url)) if flags.yard => format!("rollyard --yard {}", pasteable(&url.to_string())),
+            (Some(dir), None) if flags.data_dir => {
                 format!("rollyard --data-dir {}", pasteable(&dir.display().to_string()))
             }
             _ => "rollyard".to_owned(),
@@ -64,8 +66,13 @@ impl Context {
     }
 
     /// Asks the yard. Where none serves the data directory, what is stored there is opened for
-    /// reading: what `run` left can be looked at after it ended, and a look changes nothing.
-    pub async fn ask<T>(&self, question: impl AsyncFnOnce(&Client) -> Result<T, Error>) -> Result<T, Error> {
+    /// reading: what `run` left can be looked at after it ended, and a look changes nothing. People
+    /// are told so where `may_move` says that a running yard could change the answer.
+    pub async fn ask<T>(
+        &self,
+        question: impl AsyncFnOnce(&Client) -> Result<T, Error>,
+        may_move: impl FnOnce(&T) -> bool,
+    ) -> Result<T, Error> {
         let unreachable = match Client::connect(self.url()?).await {
             Ok(client) => return question(&client).await,
             Err(error) => error,
@@ -76,7 +83,7 @@ impl Context {
         let reader = yard::read(&self.data_dir).await?;
         let client = Client::over(reader.channel(), self.url()?, false);
         let answer = question(&client).await;
-        if answer.is_ok() && self.format == OutputFormat::Table {
+        if self.format == OutputFormat::Table && answer.as_ref().is_ok_and(may_move) {
             self.talk.say("no yard runs on this data directory: this is what it left, and nothing moves");
         }
         drop(client);
@@ -123,6 +130,7 @@ pub async fn dispatch(cli: Cli, context: &Context) -> Result<ExitStatus, Error> 
         Command::Show(args) => jobs::show(context, &args).await,
         Command::Explain(args) => jobs::explain(context, &args).await,
         Command::Logs(args) => logs::logs(context, &args).await,
+        Command::Artifact(args) => artifact::artifact(context, &args).await,
         Command::Cancel(args) => jobs::cancel(context, &args).await,
         Command::Nodes => jobs::nodes(context).await,
         Command::Doctor => services::doctor(context),

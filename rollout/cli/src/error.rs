@@ -20,6 +20,9 @@ pub const MESSAGE_LINES_MAX: usize = 200;
 /// The most causes printed below an error.
 const CAUSES_MAX: usize = 8;
 
+/// The code of a yard that is about to be gone.
+const STOPPING: &str = "stopping";
+
 pub type Boxed = Box<dyn StdError + Send + Sync>;
 
 #[derive(Debug, thiserror::Error)]
@@ -80,8 +83,9 @@ pub enum Error {
     Service { code: &'static str, what: String, source: Boxed, hint: Option<String>, exit: ExitStatus },
     #[error("interrupted")]
     Interrupted,
+    /// `own_yard`: of `run`, whose yard ends with the command.
     #[error("job {job} {} {state}", if state == "held" { "is" } else { "ended as" })]
-    JobEnded { job: String, state: String, reason: String },
+    JobEnded { job: String, state: String, reason: String, own_yard: bool },
 }
 
 impl Error {
@@ -104,11 +108,16 @@ impl Error {
                 },
             };
         };
+        // A code is an answer: a yard that cannot reach its store is there. One that stops is not.
+        let refused_exit = match status.code() {
+            Code::Unavailable if code != STOPPING => ExitStatus::Failure,
+            status => exit_of(status),
+        };
         Self::Refused {
             code,
             message: status.message().to_owned(),
             hint: text(HINT_METADATA),
-            exit: exit_of(status.code()),
+            exit: refused_exit,
         }
     }
 
@@ -167,10 +176,8 @@ impl Error {
                 "hand it the spec with `rollyard submit --wait`, or choose another --data-dir".to_owned()
             }
             Self::FileChanged { .. } => "submit again".to_owned(),
-            Self::JobEnded { job, state, .. } if state == "held" => {
-                format!(
-                    "see more with `rollyard explain {job}`; end it with `rollyard cancel {job}`; `rollyard run --new` starts over"
-                )
+            Self::JobEnded { job, state, reason, own_yard } if state == "held" => {
+                held_hint(job, reason, *own_yard)
             }
             _ => return None,
         })
@@ -214,6 +221,9 @@ impl Error {
 
     fn causes(&self) -> Vec<String> {
         let mut causes = match self {
+            // Between the address, which the message has, and the kernel's answer are layers of the
+            // transport that say nothing.
+            Self::Unreachable { source, .. } => return vec![last_cause(&**source)],
             Self::Broken { message, .. } if !message.is_empty() => vec![message.clone()],
             Self::JobEnded { reason, .. } if !reason.is_empty() => vec![reason.clone()],
             _ => Vec::new(),
@@ -274,6 +284,27 @@ pub fn chain(error: &dyn StdError) -> String {
     causes.fold(error.to_string(), |text, cause| format!("{text}: {cause}"))
 }
 
+/// A job is held for its nodes, and then another node is enough, or for what its steps did.
+fn held_hint(job: &str, reason: &str, own_yard: bool) -> String {
+    let for_nodes = ["too_big_for_yard", "refused_by_every_node"].iter().any(|code| reason.starts_with(code));
+    let goes_on = match (for_nodes, own_yard) {
+        (true, false) => "it goes on by itself once a node that can run it attaches (`rollyard executor`); ",
+        (true, true) => {
+            "the same command goes on with it, and a node with more (--cpu, --memory, --disk) may run it; "
+        }
+        (false, _) => "",
+    };
+    let again = if own_yard { "`rollyard run --new`" } else { "`rollyard submit`" };
+    format!(
+        "{goes_on}see more with `rollyard explain {job}`; end it with `rollyard cancel {job}`; {again} starts over"
+    )
+}
+
+fn last_cause(error: &(dyn StdError + 'static)) -> String {
+    let chain = std::iter::successors(Some(error), |&error| error.source()).take(CAUSES_MAX);
+    chain.last().map(ToString::to_string).unwrap_or_default()
+}
+
 fn transport_cause(status: &Status) -> String {
     let chain = std::iter::successors(status.source(), |&error| error.source());
     chain.last().map_or_else(|| status.message().to_owned(), ToString::to_string)
@@ -323,6 +354,46 @@ mod tests {
         let json: serde_json::Value = serde_json::from_str(&error.json()).expect("JSON");
         assert_eq!(json["error"]["exit_code"], 2);
         assert_eq!(json["error"]["causes"][0], "no such file");
+    }
+
+    #[test]
+    fn a_held_job_is_told_what_lets_it_go_on() {
+        let hint = |reason: &str, own_yard| {
+            let (job, state, reason) = ("j1".to_owned(), "held".to_owned(), reason.to_owned());
+            Error::JobEnded { job, state, reason, own_yard }.hint().expect("a hint")
+        };
+        let submitted = hint("too_big_for_yard: step `work` asks cpu 64", false);
+        assert!(submitted.starts_with("it goes on by itself once a node"), "{submitted}");
+        assert!(submitted.contains("`rollyard submit` starts over"), "{submitted}");
+        let ran = hint("refused_by_every_node: step `work` can run nowhere", true);
+        assert!(ran.starts_with("the same command goes on") && ran.contains("run --new"), "{ran}");
+        assert!(hint("more than 50 % failed", false).starts_with("see more with"));
+    }
+
+    #[test]
+    fn an_unreachable_yard_is_told_by_its_address_and_the_kernels_answer() {
+        #[derive(Debug, thiserror::Error)]
+        #[error("transport error")]
+        struct Transport(#[source] io::Error);
+        let source = Box::new(Transport(io::Error::from_raw_os_error(111)));
+        let text = Error::Unreachable { url: "http://127.0.0.1:1".into(), source }.text();
+        assert!(text.contains("cannot reach the yard at http://127.0.0.1:1\n"), "{text}");
+        assert!(text.contains("because: Connection refused (os error 111)\n"), "{text}");
+        assert!(!text.contains("transport error"), "{text}");
+    }
+
+    #[test]
+    fn a_yard_that_answers_is_reached_whatever_it_cannot_do() {
+        for (code, exit) in [
+            ("store_failed", ExitStatus::Failure),
+            ("store_busy", ExitStatus::Failure),
+            ("log_unavailable", ExitStatus::Failure),
+            ("stopping", ExitStatus::Unreachable),
+        ] {
+            let mut status = Status::unavailable("not now");
+            status.metadata_mut().insert(CODE_METADATA, code.parse().expect("ascii"));
+            assert_eq!(Error::from_status(&status, "unix:/y").exit(), exit, "{code}");
+        }
     }
 
     #[test]

@@ -22,9 +22,7 @@ mod yard;
 
 use std::process::ExitCode;
 
-use clap::Parser;
-
-use args::{Cli, Command, OutputFormat};
+use args::{Cli, Command, Flags, OutputFormat};
 use commands::Context;
 use error::Error;
 use exit::ExitStatus;
@@ -35,8 +33,8 @@ fn main() -> ExitCode {
     // before there is a second thread.
     executor::broker::run_if_asked();
     let talk = Talk::default();
-    let cli = match Cli::try_parse() {
-        Ok(cli) => cli,
+    let (cli, flags) = match args::parse(std::env::args_os()) {
+        Ok(parsed) => parsed,
         Err(error) => match usage::error(&error).filter(|_| usage::wants_json(std::env::args_os().skip(1))) {
             Some(error) => {
                 talk.say(error.json().trim_end());
@@ -48,7 +46,7 @@ fn main() -> ExitCode {
     let service = matches!(cli.command, Command::Dev(_) | Command::Scheduler(_) | Command::Executor(_));
     talk::init_logging(&talk, cli.global.verbose, service, cli.global.log_format);
     let format = cli.global.output;
-    let status = run(cli, &talk).unwrap_or_else(|error| {
+    let status = run(cli, flags, &talk).unwrap_or_else(|error| {
         if error.reader_gone() {
             return ExitStatus::Success;
         }
@@ -59,8 +57,8 @@ fn main() -> ExitCode {
     status.into()
 }
 
-fn run(cli: Cli, talk: &Talk) -> Result<ExitStatus, Error> {
-    let context = Context::new(&cli, talk.clone())?;
+fn run(cli: Cli, flags: Flags, talk: &Talk) -> Result<ExitStatus, Error> {
+    let context = Context::new(&cli, flags, talk.clone())?;
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().map_err(|source| {
         Error::Service {
             code: "runtime",

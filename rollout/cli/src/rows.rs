@@ -1,7 +1,8 @@
-//! The task rows of a spec, checked where they lie: read once, a row at a time, and not kept.
+//! The task rows of a spec, checked where they lie: read once, a row at a time, and not kept. A
+//! column that is missing is told once, however many rows lack it.
 
 use std::collections::HashMap;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use rollout::plan::{JobPlan, TaskSource};
 use rollout::resolve::{self, RowProblem};
@@ -19,38 +20,52 @@ pub const ROW_FINDINGS_MAX: usize = 20;
 /// What was found in the rows of a valid spec.
 #[derive(Debug)]
 pub struct Rows {
+    /// As the spec writes it.
     path: PathBuf,
     lines: u64,
     problems: u64,
-    /// At most [`ROW_FINDINGS_MAX`], and one that counts the rest.
+    /// At most as many as the spec looks up.
+    missing: Vec<Missing>,
+    /// By line; at most [`ROW_FINDINGS_MAX`], and one that counts the rest.
     pub findings: Vec<Finding>,
+}
+
+/// A column that the spec looks up and some rows do not have.
+#[derive(Debug)]
+struct Missing {
+    column: String,
+    rows: u64,
+    first_line: u64,
+    /// In the first of these rows.
+    nearest: Option<String>,
 }
 
 /// Checks the rows of a JSONL file; inline rows were checked with the spec.
 pub fn check(plan: &JobPlan, source: &Source) -> Result<Rows, Error> {
     let path = match &plan.tasks.source {
-        TaskSource::Inline(rows) => {
-            let lines = rows.len() as u64;
-            return Ok(Rows { path: PathBuf::new(), lines, problems: 0, findings: Vec::new() });
-        }
-        TaskSource::Jsonl { path } => source.dir.join(path),
+        TaskSource::Inline(rows) => return Ok(Rows::new(Path::new(""), rows.len() as u64)),
+        TaskSource::Jsonl { path } => Path::new(path),
     };
-    let mut rows = Rows { path, lines: 0, problems: 0, findings: Vec::new() };
+    let mut rows = Rows::new(path, 0);
     let mut ids = Ids::default();
-    let path = rows.path.clone();
-    let scanned = datasets::tasks::scan(&path, |line, row| {
+    let scanned = datasets::tasks::scan(&source.dir.join(path), |line, row| {
         rows.lines = line;
         match row {
             Ok(row) => rows.check_row(plan, line, &row, &mut ids),
             Err(error) => rows.note(line, Code::RowBadValue, "", crate::error::chain(&error), None),
         }
     });
-    scanned.map_err(|source| Error::Rows { path, source })?;
+    scanned.map_err(|source| Error::Rows { path: path.to_owned(), source })?;
+    rows.tell_missing();
     rows.count_the_rest();
     Ok(rows)
 }
 
 impl Rows {
+    fn new(path: &Path, lines: u64) -> Self {
+        Self { path: path.to_owned(), lines, problems: 0, missing: Vec::new(), findings: Vec::new() }
+    }
+
     /// How many rows there are.
     ///
     /// # Errors
@@ -69,22 +84,52 @@ impl Rows {
 
     fn check_row(&mut self, plan: &JobPlan, line: u64, row: &Map<String, Value>, ids: &mut Ids) {
         let index = line - 1;
-        let problems = resolve::row_problems(plan, index, row);
-        for problem in &problems {
+        for problem in resolve::row_problems(plan, index, row) {
+            let message = crate::error::chain(&problem);
             let RowProblem { column, code, nearest, .. } = problem;
-            let path = column.as_ref().map_or_else(String::new, |column| format!("row.{column}"));
-            self.note(line, *code, &path, crate::error::chain(problem), nearest.clone());
+            match column {
+                Some(column) if code == Code::RowMissingColumn => self.count_missing(column, line, nearest),
+                column => {
+                    let path = column.map_or_else(String::new, |column| format!("row.{column}"));
+                    self.note(line, code, &path, message, nearest);
+                }
+            }
         }
         // Without `tasks.id` ids are row numbers: they cannot repeat.
-        if !problems.is_empty() || plan.tasks.id.is_none() {
+        if plan.tasks.id.is_none() {
             return;
         }
+        // An id that cannot be made was told above.
         let Ok(id) = resolve::task_id(plan, index, row) else { return };
         if let Some(first) = ids.first(&id, line) {
             let id = shown(&id, 64);
             let message = format!("row {index} has the task id `{id}`, as the row of line {first} has");
             self.note(line, Code::DuplicateTask, "tasks.id", message, None);
         }
+    }
+
+    fn count_missing(&mut self, column: String, line: u64, nearest: Option<String>) {
+        match self.missing.iter_mut().find(|missing| missing.column == column) {
+            Some(missing) => missing.rows += 1,
+            None => self.missing.push(Missing { column, rows: 1, first_line: line, nearest }),
+        }
+    }
+
+    /// Once all rows were seen.
+    fn tell_missing(&mut self) {
+        let noted = std::mem::take(&mut self.findings);
+        for Missing { column, rows, first_line, nearest } in std::mem::take(&mut self.missing) {
+            let first = if rows == 1 { "on" } else { "first on" };
+            let of = if self.lines == 1 { "row" } else { "rows" };
+            let message = format!(
+                "column `{column}` is missing in {rows} of {} {of}, {first} line {first_line}",
+                self.lines
+            );
+            self.note(first_line, Code::RowMissingColumn, &format!("row.{column}"), message, nearest);
+        }
+        self.findings.extend(noted);
+        self.findings.sort_by_key(|finding| finding.line);
+        self.findings.truncate(ROW_FINDINGS_MAX);
     }
 
     fn note(&mut self, line: u64, code: Code, path: &str, message: String, nearest: Option<String>) {

@@ -63,7 +63,7 @@ pub async fn detail(client: &Client, job: &Job) -> Result<Option<Detail>, Error>
     let rollouts: Vec<Rollout> = rollouts.into_iter().map(Rollout::from).collect();
     let steps: Vec<(String, Vec<Step>)> = stream::iter(rollouts.iter().map(|rollout| rollout.id.clone()))
         .map(|id| async move {
-            let rows = client.list_steps(&id).await?;
+            let (rows, _) = client.list_steps(&id).await?;
             Ok::<_, Error>((id, rows.into_iter().map(Step::from).collect()))
         })
         .buffered(REQUESTS)
@@ -72,16 +72,18 @@ pub async fn detail(client: &Client, job: &Job) -> Result<Option<Detail>, Error>
     Ok(Some(Detail::from_rows(&rollouts, &steps)))
 }
 
-/// Two lines of Python that read the table of trajectories.
-pub fn python(job: &Job) -> [String; 2] {
+/// Python that reads the table of trajectories, a line each.
+pub fn python(job: &Job) -> [String; 5] {
     let shards = format!("{}/{}/trajectories/*.arrows", job.table_root.trim_end_matches('/'), job.id);
     // JSON text is a Python literal, too.
     let shards = crate::output::json::line(&shards);
-    let read = format!(
-        "pa.concat_tables(pa.ipc.open_stream(f).read_all() for f in sorted(glob.glob({})))",
-        shards.trim_end()
-    );
-    ["import glob, pyarrow as pa".to_owned(), read]
+    [
+        "import glob, pyarrow as pa".to_owned(),
+        format!("shards = {}", shards.trim_end()),
+        "table = pa.concat_tables(".to_owned(),
+        "    pa.ipc.open_stream(f).read_all() for f in sorted(glob.glob(shards))".to_owned(),
+        ")".to_owned(),
+    ]
 }
 
 impl Detail {

@@ -145,18 +145,19 @@ pub struct Node {
     pub state: String,
     pub incarnation: String,
     pub version: String,
-    pub cpu_milli: u64,
-    pub cpu_used_milli: u64,
-    pub memory_bytes: u64,
-    pub memory_used_bytes: u64,
-    pub memory_available_bytes: u64,
-    pub disk_bytes: u64,
-    pub disk_used_bytes: u64,
-    pub sandboxes: u32,
-    pub sandboxes_max: u32,
+    /// Null unless the node is attached: only then it says what it has.
+    pub cpu_milli: Option<u64>,
+    pub cpu_used_milli: Option<u64>,
+    pub memory_bytes: Option<u64>,
+    pub memory_used_bytes: Option<u64>,
+    pub memory_available_bytes: Option<u64>,
+    pub disk_bytes: Option<u64>,
+    pub disk_used_bytes: Option<u64>,
+    pub sandboxes: Option<u32>,
+    pub sandboxes_max: Option<u32>,
     /// Attempts the executor said it holds, with its last heartbeat.
-    pub held: u32,
-    pub load_milli: u64,
+    pub held: Option<u32>,
+    pub load_milli: Option<u64>,
     pub backends: Vec<String>,
 }
 
@@ -183,7 +184,35 @@ pub struct Submitted {
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct RolloutSteps {
     pub rollout: String,
+    pub task_id: String,
+    /// `waiting`, `running`, or a status of the trajectories table.
+    pub status: String,
+    pub stop_reason: Option<String>,
+    pub failure: Option<Failure>,
+    /// Null unless valid.
+    pub reward: Option<f32>,
+    pub created_at_us: Option<i64>,
+    pub finished_at_us: Option<i64>,
+    /// All of them, or those of the step that was asked for.
     pub steps: Vec<Step>,
+}
+
+impl RolloutSteps {
+    pub fn new(rollout: Rollout, steps: Vec<Step>) -> Self {
+        let Rollout { id, task_id, status, stop_reason, failure, reward, created_at_us, finished_at_us } =
+            rollout;
+        Self {
+            rollout: id,
+            task_id,
+            status,
+            stop_reason,
+            failure,
+            reward,
+            created_at_us,
+            finished_at_us,
+            steps,
+        }
+    }
 }
 
 impl From<v1::Job> for Job {
@@ -355,22 +384,25 @@ impl From<v1::Artifact> for Artifact {
 impl From<v1::Node> for Node {
     fn from(node: v1::Node) -> Self {
         let capacity = node.capacity.unwrap_or_default();
+        let attached = node.state == "attached";
+        let long = |value: u64| attached.then_some(value);
+        let short = |value: u32| attached.then_some(value);
         Self {
             name: node.name,
             state: node.state,
             incarnation: node.incarnation,
             version: node.version,
-            cpu_milli: capacity.cpu_milli,
-            cpu_used_milli: node.used_cpu_milli,
-            memory_bytes: capacity.memory_bytes,
-            memory_used_bytes: node.used_memory_bytes,
-            memory_available_bytes: node.memory_available_bytes,
-            disk_bytes: capacity.disk_bytes,
-            disk_used_bytes: node.used_disk_bytes,
-            sandboxes: node.sandboxes,
-            sandboxes_max: capacity.sandboxes,
-            held: node.held,
-            load_milli: node.load_milli,
+            cpu_milli: long(capacity.cpu_milli),
+            cpu_used_milli: long(node.used_cpu_milli),
+            memory_bytes: long(capacity.memory_bytes),
+            memory_used_bytes: long(node.used_memory_bytes),
+            memory_available_bytes: long(node.memory_available_bytes),
+            disk_bytes: long(capacity.disk_bytes),
+            disk_used_bytes: long(node.used_disk_bytes),
+            sandboxes: short(node.sandboxes),
+            sandboxes_max: short(capacity.sandboxes),
+            held: short(node.held),
+            load_milli: long(node.load_milli),
             backends: capacity.backends,
         }
     }

@@ -9,6 +9,7 @@ use executor::config::CapacityOverrides;
 use executor::sandbox::container::{self, Container, ContainerConfig};
 use futures::future::select_all;
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
+use nix::unistd::{AccessFlags, access};
 use rollout::Name;
 use scheduler::{Listener, Reader, Scheduler};
 use tokio::net::UnixStream;
@@ -62,6 +63,16 @@ pub fn make_data_dir(data_dir: &Path) -> Result<(), Error> {
     made.map_err(|source| of_scheduler(scheduler::Error::DataDir { path: data_dir.to_owned(), source }))
 }
 
+/// Everything a yard has is in it; the socket is only the first that would fail. Asked of the kernel
+/// with the rights of this process, so that nothing is written to find out.
+fn check_writable(data_dir: &Path) -> Result<(), Error> {
+    let asked = access(data_dir, AccessFlags::W_OK | AccessFlags::X_OK);
+    asked.map_err(|errno| {
+        let (path, source) = (data_dir.to_owned(), errno.into());
+        of_scheduler(scheduler::Error::DataDir { path, source })
+    })
+}
+
 /// Parts that run, in the order in which they are stopped.
 #[derive(Debug)]
 pub struct Yard {
@@ -99,6 +110,7 @@ impl Yard {
         raise_descriptors();
         let own = socket_url(data_dir)?.to_string();
         make_data_dir(data_dir)?;
+        check_writable(data_dir)?;
         // Asked before the lock is tried, since the socket must be bound before it is taken.
         if UnixStream::connect(data_dir.join(SOCKET)).await.is_ok() {
             return Err(Error::Served { data_dir: data_dir.to_owned() });

@@ -55,6 +55,7 @@ codes! {
     // Lookups.
     ExpressionHere "expression_here" "A lookup is written where none is expanded, or is not quoted in a flow map.";
     BadExpression "bad_expression" "The text inside `${}` is not a plain lookup.";
+    ShellNotExpanded "shell_not_expanded" "Shell text holds what looks like a lookup, and is never expanded (warning).";
     UnknownName "unknown_name" "A lookup names something that does not exist, or is not known at this place.";
     // Steps.
     DuplicateStep "duplicate_step" "Two steps have one name.";

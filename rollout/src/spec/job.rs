@@ -87,6 +87,10 @@ fn group(job: &View<'_>, sink: &mut Sink) -> Option<GroupPlan> {
         });
     };
     let size: u32 = view.text("size").map_or(Some(1), |text| text.parse().ok())?;
+    if size == 0 {
+        // Refused as a value; no relation to it makes sense.
+        return None;
+    }
     let default = size.min(2).max(size.saturating_mul(3).div_ceil(4));
     let min_valid: u32 = view.text("min_valid").map_or(Some(default), |text| text.parse().ok())?;
     if min_valid > size

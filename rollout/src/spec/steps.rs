@@ -87,7 +87,8 @@ fn read_doc<'t>(node: &'t Node, index: usize, defaults: Option<View<'t>>, sink: 
     StepDoc { name: text, name_span, kind, all: Layered::new(Some(own.clone()), defaults), own }
 }
 
-/// Exactly one of `run`, `agent`, `session` gives the work; a grader uses `run`.
+/// Exactly one of `run`, `agent`, `session` gives the work; a grader uses `run`. Sessions are not
+/// available yet, so nobody is told to write one.
 fn check_work(own: &View<'_>, kind: StepKind, sink: &mut Sink) {
     let given: Vec<_> =
         ["run", "agent", "session"].into_iter().filter_map(|key| Some((key, own.find(key)?))).collect();
@@ -110,7 +111,7 @@ fn check_work(own: &View<'_>, kind: StepKind, sink: &mut Sink) {
         [(first, _), (second, found), ..] => {
             let message = format!("`{second}` beside `{first}`: a step does one of them");
             let fault = Diagnostic::error(Code::BadRelation, found.key_span, &found.path, message);
-            sink.push(fault.expected("exactly one of `run`, `agent`, `session`"));
+            sink.push(fault.expected("exactly one of `run`, `agent`"));
         }
     }
 }

@@ -1,11 +1,12 @@
 //! The document against the tables: keys, kinds of values, ranges, lookups. Goes on after each
 //! problem, so that all are reported at once.
 
-use super::diagnostic::{Diagnostic, DiagnosticCode as Code, Sink, listed, quoted};
+use super::diagnostic::{Diagnostic, DiagnosticCode as Code, QUOTE_CHARS_MAX, Sink, listed, quoted};
 use super::fields::{Expands, Grammar, Known, Object, Shape};
 use super::grammar;
 use super::tree::{Entry, Node, Span, Value, child_path, item_path, place};
 use crate::expression;
+use crate::text::shown;
 
 /// What lookups may name, gathered from the document before it is checked; each list is sorted.
 #[derive(Debug, Default)]
@@ -215,6 +216,9 @@ impl Walk<'_> {
     ) {
         let mut text = text;
         let literal;
+        if expands == Expands::Verbatim {
+            self.shell_text(node.span, text, path);
+        }
         if expands != Expands::Verbatim && expression::has_expression(text) {
             let known = match expands {
                 Expands::When(known) => known,
@@ -252,6 +256,20 @@ impl Walk<'_> {
             let message = if bad.code == Code::BadType { not_a_value(text, path) } else { bad.message };
             self.push(bad.code, node.span, path, message, &bad.expected);
         }
+    }
+
+    /// The shell gets its text as it is: a lookup there is a mistake that shows once the step runs, if
+    /// at all.
+    fn shell_text(&mut self, span: Span, text: &str, path: &str) {
+        let Some(lookup) = expression::lookup_in_shell(text) else { return };
+        let name = lookup.trim_end_matches('}').rsplit('.').next().unwrap_or_default();
+        let name = shown(&name.to_ascii_uppercase().replace('-', "_"), QUOTE_CHARS_MAX);
+        let span = self.locate(span, lookup);
+        let message = format!("shell text is not expanded: {} reaches the shell as it is", quoted(lookup));
+        let lookup = quoted(lookup).replace('`', "");
+        let expected = format!("pass it by env: `env: {{{name}: \"{lookup}\"}}`, and `\"${name}\"` here");
+        let fault = Diagnostic::warning(Code::ShellNotExpanded, span, path, message);
+        self.sink.push(fault.expected(expected));
     }
 
     /// Of an image that is looked up, what is written before the lookup is known already.

@@ -27,7 +27,8 @@ pub(crate) enum Standing {
 impl Cluster {
     pub(crate) fn standing(&self, fence: &Fence, attempt: AttemptId) -> Standing {
         let at = At::of(attempt);
-        if self.nodes.get(&fence.node).is_none_or(|n| n.incarnation != fence.incarnation) {
+        let node = self.nodes.get(&fence.node).filter(|n| n.incarnation == fence.incarnation);
+        if node.is_none_or(|node| node.given_up.contains_key(&(attempt, fence.generation))) {
             return Standing::Stale;
         }
         let group = self.jobs.get(&at.group.job).and_then(|j| j.groups.get(&at.group.index));
@@ -132,6 +133,8 @@ impl Cluster {
         let Some(group) = self.group_mut(at.group) else { return };
         let detail = group.detail(at.slot);
         let Some(place) = detail.place.take() else { return };
+        self.overdue.remove(&(place.due, at));
+        let Some(detail) = self.group_mut(at.group).map(|g| g.detail(at.slot)) else { return };
         let generation = detail.generation;
         note_end(detail, &outcome);
         let failure = outcome.failure.clone();
@@ -217,6 +220,9 @@ impl Cluster {
         let retry = job.plan.step(at.slot.step).retry;
         let Some(group) = job.groups.get_mut(&at.group.index) else { return };
         let place = group.detail(at.slot).place.take();
+        if let Some(place) = &place {
+            self.overdue.remove(&(place.due, at));
+        }
         let (predecessor, base) = place.map_or((None, None), |p| (p.continue_from, p.base));
         let gone = class == RefusalClass::SandboxGone;
         let bad = class == RefusalClass::CheckpointBad;

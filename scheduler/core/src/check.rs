@@ -29,7 +29,8 @@ impl Cluster {
 
     fn check_ledger(&self, wrong: &mut Vec<String>) {
         for node in self.nodes.values() {
-            let sum = node.sandboxes.values().fold(Request::default(), |sum, r| add(sum, r.charge));
+            let sum = node.sandboxes.values().map(|r| r.charge).chain(node.given_up.values().copied());
+            let sum = sum.fold(Request::default(), add);
             if sum != node.used {
                 wrong.push(format!("node {}: used {:?} is not the sum {sum:?}", node.id, node.used));
             }
@@ -68,9 +69,12 @@ impl Cluster {
 
     fn check_queues(&self, wrong: &mut Vec<String>) {
         let (mut ready, mut backoff) = (ReadyQueue::default(), BTreeSet::new());
+        let mut overdue = BTreeSet::new();
         for job in self.jobs.values() {
             for at in slots(job) {
                 let group = &job.groups[&at.group.index];
+                let place = group.details.get(&at.slot).and_then(|d| d.place.as_ref());
+                overdue.extend(place.map(|place| (place.due, at)));
                 match group.state(at.slot) {
                     StepState::Ready => ready.insert(Class::of(job, group, at), ReadyKey::of(job, at)),
                     StepState::Backoff => {
@@ -86,6 +90,13 @@ impl Cluster {
                 "ready queue has {} entries, {} steps are ready, or their classes differ",
                 self.ready.len(),
                 ready.len()
+            ));
+        }
+        if overdue != self.overdue {
+            wrong.push(format!(
+                "{} attempts are watched, {} are placed, or their times differ",
+                self.overdue.len(),
+                overdue.len()
             ));
         }
         if backoff != self.backoff {

@@ -11,11 +11,11 @@ use crate::command::{Command, Target};
 use crate::config::{Config, Now};
 use crate::event::{Event, ExpandedGroup, Fence};
 use crate::group::Group;
-use crate::job::Job;
+use crate::job::{Job, Unrecorded};
 use crate::member::{At, Member, Slot};
 use crate::node::{Node, Phase, SandboxKey};
 use crate::ready::{Class, ReadyKey, ReadyQueue};
-use crate::record::{Record, StepBooks};
+use crate::record::{Hold, Record, StepBooks};
 
 /// Everything the scheduler knows of unfinished jobs and attached nodes.
 #[derive(Debug)]
@@ -26,6 +26,8 @@ pub struct Cluster {
     pub(crate) ready: ReadyQueue,
     /// Steps that wait for a time.
     pub(crate) backoff: BTreeSet<(BootTime, At)>,
+    /// Placed attempts, by when they should have ended.
+    pub(crate) overdue: BTreeSet<(BootTime, At)>,
     /// Made while applying; leave with the next plan, after the commit.
     pub(crate) outbox: Vec<Command>,
     pub(crate) fenced: u64,
@@ -40,6 +42,7 @@ impl Cluster {
             nodes: BTreeMap::new(),
             ready: ReadyQueue::default(),
             backoff: BTreeSet::new(),
+            overdue: BTreeSet::new(),
             outbox: Vec::new(),
             fenced: 0,
             lost: 0,
@@ -91,11 +94,8 @@ impl Cluster {
                 self.checkpoint_taken(now, &at, attempt, *checkpoint, &mut records);
             }
             Event::GroupsSealed { groups } => self.sealed(&groups, &mut records),
-            Event::GroupsUnrecorded { job: id, problem } => {
-                if let Some(job) = self.jobs.get_mut(&id) {
-                    job.unrecorded = Some(problem);
-                }
-                self.finish_if_done(id, &mut records);
+            Event::GroupsUnrecorded { job, problem, last } => {
+                self.unrecorded(job, Unrecorded { problem, last }, &mut records);
             }
         }
         records
@@ -266,12 +266,7 @@ impl Cluster {
         job.hold = None;
         job.state = JobState::Cancelling;
         reason.clone_into(&mut job.reason);
-        records.push(Record::JobState {
-            job: id,
-            state: JobState::Cancelling,
-            reason: reason.to_owned(),
-            cancel_code: Some(code),
-        });
+        records.push(job.record());
         let groups: Vec<GroupId> = job.groups.keys().map(|&index| GroupId { job: id, index }).collect();
         for group in groups {
             self.stop_group(now, group, code, reason, records);
@@ -294,13 +289,13 @@ impl Cluster {
         let open: Vec<Member> = group.members().filter(|&member| group.end_of(member).is_none()).collect();
         for member in [Member::SHARED].into_iter().chain(open) {
             for step in member.own_steps(&plan) {
-                self.cancel_step(At { group: id, slot: Slot { member, step } }, code, reason, records);
+                self.cancel_step(now, At { group: id, slot: Slot { member, step } }, code, reason, records);
             }
         }
         self.advance(now, id, Member::SHARED, records);
     }
 
-    fn cancel_step(&mut self, at: At, code: FailureCode, reason: &str, records: &mut Vec<Record>) {
+    fn cancel_step(&mut self, now: Now, at: At, code: FailureCode, reason: &str, records: &mut Vec<Record>) {
         let Some(group) = self.group_mut(at.group) else { return };
         match group.state(at.slot) {
             StepState::Waiting | StepState::Ready | StepState::Backoff => {
@@ -319,6 +314,7 @@ impl Cluster {
                     };
                     let attempt = at.attempt(detail.attempts - 1);
                     self.outbox.push(Command::Kill { to, attempt, code, reason: reason.to_owned() });
+                    self.watch_end(now, at);
                 }
             }
             _ => {}
@@ -337,6 +333,15 @@ impl Cluster {
         }
     }
 
+    /// Rows that cannot be written are told; a job that has nothing else left is held for them.
+    fn unrecorded(&mut self, id: JobId, told: Unrecorded, records: &mut Vec<Record>) {
+        let Some(job) = self.jobs.get_mut(&id).filter(|job| !job.state.is_final()) else { return };
+        let holds = told.last && job.state == JobState::Running;
+        job.unrecorded = Some(told);
+        records.push(if holds { job.hold(Hold::Unrecorded, String::new()) } else { job.record() });
+        self.finish_if_done(id, records);
+    }
+
     /// The job is over when nothing is left to admit and every admitted group is sealed. One that
     /// is cancelled does not wait for rows that cannot be written.
     pub(crate) fn finish_if_done(&mut self, id: JobId, records: &mut Vec<Record>) {
@@ -347,17 +352,12 @@ impl Cluster {
         }
         if !job.groups.is_empty() {
             let closed = job.groups.values().all(|group| group.closed.is_some());
-            let Some(problem) = job.unrecorded.as_ref().filter(|_| closed && job.cancel.is_some()) else {
-                return;
-            };
-            job.reason = format!("{}; without all of its rows: {problem}", job.reason);
+            let told = job.unrecorded.as_ref().filter(|told| told.last && closed && job.cancel.is_some());
+            let Some(told) = told else { return };
+            job.reason = format!("{}; without all of its rows: {}", job.reason, told.problem);
         }
         job.state = if job.cancel.is_some() { JobState::Cancelled } else { JobState::Finished };
-        records.push(Record::JobState {
-            job: id,
-            state: job.state,
-            reason: job.reason.clone(),
-            cancel_code: job.cancel.as_ref().map(|c| c.0),
-        });
+        job.hold = None;
+        records.push(job.record());
     }
 }

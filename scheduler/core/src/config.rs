@@ -30,14 +30,19 @@ pub struct Config {
     /// Added on the scheduler's side, subtracted on the executor's: the executor has killed its
     /// sandboxes before the scheduler starts others.
     pub lease_margin: Millis,
+    /// What an attempt may take beyond the times of its step before it is told to stop again, and
+    /// then before it is given up.
+    pub overdue_margin: Millis,
 }
 
 impl Default for Config {
     fn default() -> Self {
-        Self { lease_ttl: Millis(10_000), lease_margin: Millis(2_000) }
+        Self { lease_ttl: Millis(10_000), lease_margin: Millis(2_000), overdue_margin: OVERDUE_MARGIN }
     }
 }
 
+/// [`Config::overdue_margin`] unless a test sets it: longer than storing what an attempt made takes.
+pub const OVERDUE_MARGIN: Millis = Millis(300_000);
 /// Groups asked for in one `Expand`.
 pub const EXPAND_GROUPS_MAX: u32 = 64;
 /// Groups of one job admitted and not sealed: bounds what the recorder may lag behind.

@@ -27,6 +27,7 @@ pub struct NodeUse {
     pub attached: bool,
     pub capacity: crate::event::Capacity,
     pub used: rollout::quantity::Request,
+    /// Reserved, or given up and perhaps still there.
     pub sandboxes: u32,
     pub measured: crate::event::Measured,
 }
@@ -57,7 +58,7 @@ impl Cluster {
             attached: n.attached,
             capacity: n.capacity.clone(),
             used: n.used,
-            sandboxes: u32::try_from(n.sandboxes.len()).unwrap_or(u32::MAX),
+            sandboxes: u32::try_from(n.places_taken()).unwrap_or(u32::MAX),
             measured: n.measured,
         };
         self.nodes.values().map(of).collect()

@@ -7,7 +7,8 @@ use rollout::outcome::Outcome;
 use rollout::plan::JobPlan;
 use rollout::quantity::Request;
 use rollout::{
-    AttemptId, Bytes, FailureCode, Generation, GroupId, IncarnationId, JobId, NodeId, Resources, Timestamp,
+    AttemptId, Bytes, FailureCode, Generation, GroupId, IncarnationId, JobId, Millis, NodeId, Resources,
+    Timestamp,
 };
 
 /// Something that happened. Late, duplicate and stale events are normal: they have a name
@@ -89,11 +90,13 @@ pub enum Event {
     GroupsSealed {
         groups: Vec<GroupId>,
     },
-    /// Of the job nothing is left but closed groups whose rows cannot be written. It stays
-    /// unfinished for the next start to try again, unless it is cancelled.
+    /// Rows of closed groups of the job cannot be written. It stays unfinished for the next start
+    /// to try again, unless it is cancelled.
     GroupsUnrecorded {
         job: JobId,
         problem: String,
+        /// Nothing else of the job is left.
+        last: bool,
     },
 }
 
@@ -109,6 +112,9 @@ pub struct Fence {
 pub struct ExpandedGroup {
     /// Per step, in plan order, where a quantity was looked up in the row; none: as in the plan.
     pub resources: Option<Vec<Resources>>,
+    /// Per step, in plan order, `start_timeout`, `timeout` and `grace` together, where one was looked
+    /// up in the row; none: as in the plan.
+    pub spans: Option<Vec<Millis>>,
     /// The row cannot be run (a looked-up quantity is bad): every member ends with this.
     pub broken: Option<rollout::failure::Failure>,
 }

@@ -13,7 +13,8 @@ use crate::group::Group;
 use crate::job::Job;
 use crate::member::{At, Member};
 use crate::node::{Node, Phase, within};
-use crate::placement::{memory_asked, never_runs};
+use crate::placement::{memory_asked, never_runs, not_heard};
+use crate::record::Hold;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Target {
@@ -32,7 +33,7 @@ pub struct Explanation {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Fact {
     /// Stable: `no_executor`, `too_big_for_yard`, `refused_by_every_node`, `no_room`, `max_running`, `running`, `backoff`,
-    /// `needs`, `held`, `cancelling`, `unsealed`, `final`, `waits_for_turn`, `node_detached`.
+    /// `needs`, `held`, `cancelling`, `unsealed`, `final`, `unrecorded`, `waits_for_turn`, `node_detached`.
     pub code: &'static str,
     pub step: Option<String>,
     pub node: Option<String>,
@@ -44,6 +45,12 @@ impl Explanation {
     fn from_facts(facts: Vec<Fact>) -> Self {
         Self { lines: facts.iter().map(|f| f.text.clone()).collect(), facts }
     }
+}
+
+/// `1 step runs`, `2 steps run`: a count with the words that go with it.
+fn counted(count: impl Into<u64>, one: &str, several: &str) -> String {
+    let count = count.into();
+    format!("{count} {}", if count == 1 { one } else { several })
 }
 
 fn fact(code: &'static str, text: String) -> Fact {
@@ -75,7 +82,12 @@ impl Cluster {
 
     fn explain_job(&self, now: Now, job: &Job) -> Vec<Fact> {
         let mut facts = Vec::new();
+        if let Some(told) = &job.unrecorded {
+            facts.push(fact("unrecorded", missing_rows(&told.problem)));
+        }
         match job.state {
+            // Said.
+            JobState::Held if job.hold == Some(Hold::Unrecorded) => {}
             JobState::Held => facts.push(fact("held", format!("the job is held: {}", job.reason))),
             JobState::Cancelling => {
                 facts.push(fact("cancelling", format!("the job is being cancelled: {}", job.reason)));
@@ -88,15 +100,17 @@ impl Cluster {
         if self.nodes.values().all(|n| !n.attached) && !job.state.is_final() {
             facts.push(no_executor());
         }
-        let count = |state| job.groups.values().map(|g| g.count(state)).sum::<usize>();
+        let count = |state| job.groups.values().map(|g| g.count(state)).sum::<usize>() as u64;
         let (running, ready) = (count(StepState::Running), count(StepState::Ready));
         let left = job.groups_total - job.next_group;
         facts.push(fact(
             "progress",
             format!(
-                "{running} steps run, {ready} wait for a node, {} wait for a retry; {left} of {} groups are not admitted yet",
-                count(StepState::Backoff),
-                job.groups_total
+                "{}, {} for a node, {} for a retry; {left} of {} not admitted yet",
+                counted(running, "step runs", "steps run"),
+                counted(ready, "waits", "wait"),
+                counted(count(StepState::Backoff), "waits", "wait"),
+                counted(job.groups_total, "group is", "groups are")
             ),
         ));
         let max = job.plan.admission.max_running;
@@ -104,15 +118,16 @@ impl Cluster {
             facts.push(fact(
                 "max_running",
                 format!(
-                    "{} rollouts are alive; the next group of {} waits for max_running {max}",
-                    job.alive,
+                    "{} alive; the next group of {} waits for max_running {max}",
+                    counted(job.alive, "rollout is", "rollouts are"),
                     job.started()
                 ),
             ));
         }
-        let closed = job.groups.values().filter(|g| g.closed.is_some()).count();
+        let closed = job.groups.values().filter(|g| g.closed.is_some()).count() as u64;
         if closed > 0 {
-            facts.push(fact("unsealed", format!("{closed} closed groups wait for their rows to be sealed")));
+            let groups = counted(closed, "closed group waits for its", "closed groups wait for their");
+            facts.push(fact("unsealed", format!("{groups} rows to be sealed")));
         }
         let ready = self.ready.first_of(job);
         let first =
@@ -176,7 +191,11 @@ impl Cluster {
                 let place = detail.and_then(|d| d.place.as_ref());
                 let node = place.map_or(String::new(), |p| p.node.to_string());
                 let phase = if place.is_some_and(|p| p.started) { "runs" } else { "starts" };
-                let mut f = fact("running", format!("step `{name}` {phase} on node {node}"));
+                let overdue = place.filter(|p| p.told).map_or(String::new(), |p| {
+                    let left = p.due.since(now.boot);
+                    format!("; it should have ended, was told to stop again, and is given up in {left}")
+                });
+                let mut f = fact("running", format!("step `{name}` {phase} on node {node}{overdue}"));
                 f.node = Some(node);
                 f
             }
@@ -212,14 +231,32 @@ impl Cluster {
         if attached.is_empty() {
             return no_executor();
         }
-        if let Some((code, why)) = never_runs(&attached, &resources, group.details.get(&at.slot)) {
-            return fact(code, format!("{code}: step `{name}` {why}"));
+        let detail = group.details.get(&at.slot);
+        if let Some(never) = never_runs(&self.nodes, &resources, detail) {
+            let code = never.code.as_str();
+            return fact(code, format!("{code}: step `{name}` {}", never.why));
+        }
+        let mut fitting = attached.iter().filter(|n| n.ever_fits(&resources));
+        let refused = |n: &&Node| detail.is_some_and(|d| n.refused_for_good(d).is_some());
+        if fitting.all(refused)
+            && let Some(node) = not_heard(&self.nodes, detail)
+        {
+            let text = format!(
+                "step `{name}` waits for node {}, whose connection is down: every other node refused it",
+                node.id
+            );
+            return Fact { node: Some(node.id.to_string()), ..fact("node_detached", text) };
         }
         match attached.iter().filter(|n| n.ever_fits(&resources)).max_by_key(|n| n.free().cpu.0) {
             Some(node) if !node.fits(&resources) => no_room(name.as_str(), node, &resources, attached.len()),
             _ => fact("waits_for_turn", format!("step `{name}` fits and is placed in the next pass")),
         }
     }
+}
+
+/// What people read of rows that cannot be written.
+pub fn missing_rows(problem: &str) -> String {
+    format!("rows are missing: {problem}; it is tried again at the next start")
 }
 
 fn no_executor() -> Fact {

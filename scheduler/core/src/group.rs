@@ -90,6 +90,16 @@ pub(crate) struct Place {
     /// What its new sandbox started with.
     pub base: Option<CheckpointId>,
     pub started: bool,
+    /// When it should have ended.
+    pub due: BootTime,
+    /// That was told to the node.
+    pub told: bool,
+}
+
+impl Place {
+    pub fn new(node: NodeId, incarnation: IncarnationId, continue_from: Option<AttemptId>) -> Self {
+        Self { node, incarnation, continue_from, base: None, started: false, due: BootTime(0), told: false }
+    }
 }
 
 /// What a settled step means for the steps that need it.

@@ -9,6 +9,7 @@ use rollout::{FailureCode, GroupId, JobId, Resources, StepIndex, Timestamp};
 
 use crate::breaker::Breaker;
 use crate::group::Group;
+use crate::record::{Hold, Record};
 use crate::totals::Totals;
 
 /// What the members that were started beyond `group.size` are cancelled with.
@@ -35,15 +36,15 @@ pub(crate) struct Job {
     pub expanding: Option<u32>,
     pub breakers: BTreeMap<StepIndex, Breaker>,
     pub totals: Totals,
-    /// Why the rows of the groups that are left cannot be written.
-    pub unrecorded: Option<String>,
+    pub unrecorded: Option<Unrecorded>,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Hold {
-    /// No attached node can or will ever hold a step; lifted when one attaches.
-    NoNode,
-    Breaker,
+/// What the recorder said of rows that it cannot write.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Unrecorded {
+    pub problem: String,
+    /// Nothing else of the job is left to do.
+    pub last: bool,
 }
 
 impl Job {
@@ -78,6 +79,27 @@ impl Job {
     pub fn stop(&self, group: &Group) -> Option<(FailureCode, String)> {
         let enough = || (FailureCode::Straggler, ENOUGH.to_owned());
         self.cancel.clone().or_else(|| (group.valid >= self.plan.group.size).then(enough))
+    }
+
+    /// Its state as it is stored. What is tried again at the next start is no news of a final one.
+    pub fn record(&self) -> Record {
+        let told = self.unrecorded.as_ref().filter(|_| !self.state.is_final());
+        Record::JobState {
+            job: self.id,
+            state: self.state,
+            reason: self.reason.clone(),
+            hold: self.hold,
+            cancel_code: self.cancel.as_ref().map(|c| c.0),
+            unrecorded: told.map(|told| told.problem.clone()),
+        }
+    }
+
+    /// Stops admission and placement; what runs goes on.
+    pub fn hold(&mut self, hold: Hold, reason: String) -> Record {
+        self.state = JobState::Held;
+        self.hold = Some(hold);
+        self.reason = reason;
+        self.record()
     }
 
     /// May new attempts be placed and new groups be admitted?

@@ -11,9 +11,8 @@ use crate::cluster::Cluster;
 use crate::command::Command;
 use crate::config::Now;
 use crate::event::{Capacity, Held, Measured};
-use crate::job::Hold;
 use crate::node::{Node, Phase};
-use crate::record::{LeaseState, Record};
+use crate::record::{Hold, LeaseState, Record};
 
 impl Cluster {
     pub(crate) fn lease_deadline(&self, now: Now) -> BootTime {
@@ -53,8 +52,10 @@ impl Cluster {
                 sandboxes: std::collections::BTreeMap::new(),
                 used: rollout::quantity::Request::default(),
                 absent: BTreeSet::new(),
+                given_up: std::collections::BTreeMap::new(),
             }
         });
+        node.let_go(held);
         node.shrunk = !crate::node::within(node.used, capacity.total);
         node.capacity = capacity;
         node.attached = true;
@@ -67,12 +68,7 @@ impl Cluster {
             job.hold = None;
             job.state = JobState::Running;
             job.reason.clear();
-            records.push(Record::JobState {
-                job: job.id,
-                state: job.state,
-                reason: String::new(),
-                cancel_code: None,
-            });
+            records.push(job.record());
         }
     }
 

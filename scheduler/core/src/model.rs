@@ -16,7 +16,7 @@ use crate::cluster::Cluster;
 use crate::config::{BREAKER_WINDOW, Now};
 use crate::event::ExpandedGroup;
 use crate::member::At;
-use crate::record::{BreakerEnd, Record, RolloutEnd, StepBooks};
+use crate::record::{BreakerEnd, Hold, Record, RolloutEnd, StepBooks};
 use crate::snapshot::{
     AttemptSnapshot, CheckpointSnapshot, GroupSnapshot, JobSnapshot, NodeSnapshot, RolloutSnapshot, Snapshot,
 };
@@ -46,6 +46,8 @@ struct StoredJob {
     created_at: Timestamp,
     state: JobState,
     reason: String,
+    hold: Option<Hold>,
+    unrecorded: bool,
     cancel_code: FailureCode,
     next_group: u32,
     next_seq: i64,
@@ -60,6 +62,8 @@ impl Stored {
             created_at,
             state: JobState::Running,
             reason: String::new(),
+            hold: None,
+            unrecorded: false,
             cancel_code: FailureCode::Cancelled,
             next_group: 0,
             next_seq: 0,
@@ -80,9 +84,10 @@ impl Stored {
 
     pub fn apply(&mut self, record: &Record) {
         match record.clone() {
-            Record::JobState { job, state, reason, cancel_code } => {
+            Record::JobState { job, state, reason, hold, cancel_code, unrecorded } => {
                 if let Some(stored) = self.jobs.get_mut(&job) {
-                    (stored.state, stored.reason) = (state, reason);
+                    (stored.state, stored.reason, stored.hold) = (state, reason, hold);
+                    stored.unrecorded = unrecorded.is_some();
                     stored.cancel_code = cancel_code.unwrap_or(stored.cancel_code);
                 }
             }
@@ -154,6 +159,8 @@ impl Stored {
             plan: job.plan.clone(),
             state: job.state,
             reason: job.reason.clone(),
+            hold: job.hold,
+            unrecorded: job.unrecorded,
             cancel_code: job.cancel_code,
             groups_total: job.groups_total,
             next_group: job.next_group,
@@ -171,7 +178,7 @@ impl Stored {
         let range = GroupId { job: id, index: 0 }..=GroupId { job: id, index: u32::MAX };
         let group = |(group, closed): (&GroupId, &Option<(i64, GroupClosedAs)>)| GroupSnapshot {
             index: group.index,
-            expanded: ExpandedGroup { resources: None, broken: None },
+            expanded: ExpandedGroup { resources: None, spans: None, broken: None },
             closed: *closed,
             rollouts: (0..job.plan.group.started())
                 .map(|sample| self.rollout_of(RolloutId { group: *group, sample, refill: 0 }))

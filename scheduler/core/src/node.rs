@@ -23,11 +23,14 @@ pub(crate) struct Node {
     pub deadline: BootTime,
     /// One per sandbox that exists, or was asked for.
     pub sandboxes: BTreeMap<SandboxKey, Reservation>,
-    /// Sum over `sandboxes`; re-derived by `check`.
+    /// Sum over `sandboxes` and `given_up`; re-derived by `check`.
     pub used: Request,
     /// Reserved here and not in its last list: with one more such list it is lost. At most one per
     /// sandbox.
     pub absent: BTreeSet<Grant>,
+    /// Attempts that were ended for this node because it did not, and their charge: it may hold them
+    /// until its list has them no more.
+    pub given_up: BTreeMap<Grant, Request>,
 }
 
 /// An attempt at the generation it was granted.
@@ -100,7 +103,7 @@ impl Node {
     pub fn fits(&self, resources: &Resources) -> bool {
         self.ever_fits(resources)
             && within(resources.charge(), self.free())
-            && (self.sandboxes.len() as u64) < u64::from(self.capacity.sandboxes)
+            && (self.places_taken() as u64) < u64::from(self.capacity.sandboxes)
     }
 
     /// Why this life of the node refused the step as one it can never hold, if it did.
@@ -113,6 +116,26 @@ impl Node {
     pub fn absent_from(&self, held: &[Held]) -> BTreeSet<Grant> {
         let holds: BTreeSet<Grant> = held.iter().map(|h| (h.attempt, h.generation)).collect();
         self.sandboxes.values().map(Reservation::grant).filter(|grant| !holds.contains(grant)).collect()
+    }
+
+    /// Sandboxes that exist, or may.
+    pub fn places_taken(&self) -> usize {
+        self.sandboxes.len() + self.given_up.len()
+    }
+
+    /// The sandbox serves nobody any more and stays charged.
+    pub fn give_up(&mut self, key: SandboxKey) {
+        if let Some(reservation) = self.sandboxes.remove(&key) {
+            self.given_up.insert(reservation.grant(), reservation.charge);
+        }
+    }
+
+    /// Frees what was given up and is not in `held`.
+    pub fn let_go(&mut self, held: &[Held]) {
+        let holds: BTreeSet<Grant> = held.iter().map(|h| (h.attempt, h.generation)).collect();
+        for (_, charge) in self.given_up.extract_if(.., |grant, _| !holds.contains(grant)) {
+            self.used = subtract(self.used, charge);
+        }
     }
 
     pub fn starting(&self) -> usize {

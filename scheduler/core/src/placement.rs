@@ -1,20 +1,23 @@
 //! Which node runs a step. The policy is the field order of [`Score`].
 
 use std::cmp::Reverse;
+use std::collections::BTreeMap;
 
+use rollout::failure::Failure;
 use rollout::quantity::Request;
-use rollout::state::{JobState, StepState};
-use rollout::{NodeId, Resources};
+use rollout::state::StepState;
+use rollout::{FailureCode, NodeId, Resources};
 
 use crate::cluster::Cluster;
 use crate::command::{Command, Target};
 use crate::config::{Now, PLACEMENTS_PER_PASS_MAX};
 use crate::group::{Detail, Place};
-use crate::job::Hold;
+use crate::hold::HoldCode;
+use crate::lease::lost_outcome;
 use crate::member::At;
 use crate::node::{Node, Phase, Reservation, SandboxKey};
 use crate::ready::{Class, Walk};
-use crate::record::Record;
+use crate::record::{Hold, Record};
 
 /// Smaller is better, first field first; the node's id last, so that ties are deterministic.
 /// A node that does not fit has no score.
@@ -130,10 +133,20 @@ impl Cluster {
             if let Some(score) = best {
                 let reservation = (resources.charge(), Phase::Starting);
                 self.start(at, &score.node, None, reservation, records, commands);
+                self.watch(now, at);
                 placed += 1;
                 walk.go_on(&self.ready, class, key);
-            } else if self.hold_if_never(at, &resources, records) {
-                walk.skip_job(&self.ready, class, key);
+                continue;
+            }
+            match self.give_up_if_never(now, at, &resources, records) {
+                GaveUp::No => {}
+                GaveUp::Job => walk.skip_job(&self.ready, class, key),
+                GaveUp::Step => {
+                    placed += 1;
+                    // What became ready by its end has its turn in the next pass.
+                    pass.again = true;
+                    walk.go_on(&self.ready, class, key);
+                }
             }
             // Else the class is left: nothing of it fits any more, as ends do not happen in a pass.
         }
@@ -161,6 +174,7 @@ impl Cluster {
         let reservation = &node.sandboxes[&key];
         let (id, from, charge) = (node.id.clone(), reservation.attempt, reservation.charge);
         self.start(at, &id, Some(from), (charge, Phase::Starting), records, commands);
+        self.watch(now, at);
         WentOn::There
     }
 
@@ -188,8 +202,7 @@ impl Cluster {
         detail.avoid = None;
         detail.refusal = None;
         let generation = detail.generation;
-        let place = Place { node: node.clone(), incarnation, continue_from, base: base_id, started: false };
-        detail.place = Some(place);
+        detail.place = Some(Place { base: base_id, ..Place::new(node.clone(), incarnation, continue_from) });
         if let Some(node) = self.nodes.get_mut(node) {
             node.reserve(key, Reservation { charge, attempt, generation, phase });
         }
@@ -206,25 +219,67 @@ impl Cluster {
         commands.push(Command::Start { to, attempt, continue_from, keep, base });
     }
 
-    /// If there are nodes but none could ever hold the step, the job is held and says so. True if
-    /// it is.
-    fn hold_if_never(&mut self, at: At, resources: &Resources, records: &mut Vec<Record>) -> bool {
-        let attached: Vec<&Node> = self.nodes.values().filter(|n| n.attached).collect();
+    /// If there are nodes but none could ever hold the step: the step fails where another row may
+    /// name an image that some node has, else the job is held, as every rollout would end so.
+    fn give_up_if_never(
+        &mut self,
+        now: Now,
+        at: At,
+        resources: &Resources,
+        records: &mut Vec<Record>,
+    ) -> GaveUp {
         let group = self.jobs.get(&at.group.job).and_then(|j| j.groups.get(&at.group.index));
         let detail = group.and_then(|g| g.details.get(&at.slot));
-        let Some((code, why)) = never_runs(&attached, resources, detail) else { return false };
-        let Some(job) = self.jobs.get_mut(&at.group.job) else { return false };
-        job.state = JobState::Held;
-        job.hold = Some(Hold::NoNode);
-        job.reason = format!("{code}: step `{}` {why}", job.plan.step(at.slot.step).name);
-        records.push(Record::JobState {
-            job: job.id,
-            state: JobState::Held,
-            reason: job.reason.clone(),
-            cancel_code: job.cancel.as_ref().map(|c| c.0),
-        });
-        true
+        let Some(never) = never_runs(&self.nodes, resources, detail) else { return GaveUp::No };
+        let Some(job) = self.jobs.get_mut(&at.group.job) else { return GaveUp::No };
+        let step = job.plan.step(at.slot.step);
+        let said = format!("{}: step `{}` {}", never.code.as_str(), step.name, never.why);
+        match never.refused_by {
+            Some(node) if step.image.as_literal().is_none() => {
+                self.fail_refused(now, at, &node, said, records);
+                GaveUp::Step
+            }
+            _ => {
+                records.push(job.hold(Hold::NoNode, said));
+                GaveUp::Job
+            }
+        }
     }
+
+    /// Ends the step as one whose row names what is on no node. It takes an attempt on the node that
+    /// refused it, so that its rows and a restart tell why.
+    fn fail_refused(&mut self, now: Now, at: At, node: &NodeId, message: String, records: &mut Vec<Record>) {
+        let Some(incarnation) = self.nodes.get(node).map(|n| n.incarnation) else { return };
+        self.set_state(at, StepState::Running);
+        let Some(group) = self.group_mut(at.group) else { return };
+        let detail = group.detail(at.slot);
+        let attempt = at.attempt(detail.attempts);
+        detail.attempts += 1;
+        detail.generation = detail.generation.next();
+        let generation = detail.generation;
+        detail.place = Some(Place::new(node.clone(), incarnation, None));
+        records.push(Record::AttemptPlaced {
+            attempt,
+            generation,
+            node: node.clone(),
+            incarnation,
+            continue_from: None,
+            base: None,
+        });
+        let failure = Failure::new(FailureCode::NotFound, message);
+        self.accept_end(now, attempt, Box::new(lost_outcome(now, failure)), false, records);
+    }
+}
+
+/// What became of a step that no node may ever hold.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum GaveUp {
+    /// Some node may hold it yet.
+    No,
+    /// Its job is held.
+    Job,
+    /// It failed, and its job goes on.
+    Step,
 }
 
 /// The memory a step is charged, in the words of its spec.
@@ -237,32 +292,41 @@ pub(crate) fn memory_asked(resources: &Resources) -> String {
     }
 }
 
-/// Reasons of a hold that another node lifts.
-pub(crate) const TOO_BIG: &str = "too_big_for_yard";
-pub(crate) const REFUSED: &str = "refused_by_every_node";
 /// Refusals that one reason quotes.
 const REFUSALS_SHOWN_MAX: usize = 3;
 
-/// Why no attached node can or will ever hold a step: a code, and words after the step's name.
-/// None if some may, or none is attached.
+/// Why no node can or will ever hold a step.
+#[derive(Debug)]
+pub(crate) struct Never {
+    pub code: HoldCode,
+    /// Words after the step's name.
+    pub why: String,
+    /// One of the nodes that refused it, if that is why.
+    pub refused_by: Option<NodeId>,
+}
+
+/// Why no attached node can or will ever hold a step. None if some may, if none is attached, or if
+/// all that are refused it and one that is away was not heard.
 pub(crate) fn never_runs(
-    attached: &[&Node],
+    nodes: &BTreeMap<NodeId, Node>,
     resources: &Resources,
     detail: Option<&Detail>,
-) -> Option<(&'static str, String)> {
+) -> Option<Never> {
+    let attached: Vec<&Node> = nodes.values().filter(|node| node.attached).collect();
     if attached.is_empty() {
         return None;
     }
     let fitting: Vec<&&Node> = attached.iter().filter(|node| node.ever_fits(resources)).collect();
     if fitting.is_empty() {
-        return Some((TOO_BIG, never_fits(attached, resources)));
+        let why = never_fits(&attached, resources);
+        return Some(Never { code: HoldCode::TooBigForYard, why, refused_by: None });
     }
     let refusal = |node: &&&Node| {
         let why = detail.and_then(|detail| node.refused_for_good(detail))?;
         Some(format!("node {} refused it: {why}", node.id))
     };
     let refusals: Vec<String> = fitting.iter().map_while(refusal).collect();
-    if refusals.len() < fitting.len() {
+    if refusals.len() < fitting.len() || not_heard(nodes, detail).is_some() {
         return None;
     }
     let shown = refusals.len().min(REFUSALS_SHOWN_MAX);
@@ -270,7 +334,16 @@ pub(crate) fn never_runs(
         0 => String::new(),
         more => format!("; and {more} more nodes"),
     };
-    Some((REFUSED, format!("can run nowhere: {}{more}", refusals[..shown].join("; "))))
+    let why = format!("can run nowhere: {}{more}", refusals[..shown].join("; "));
+    let last = fitting.last().map(|node| node.id.clone());
+    Some(Never { code: HoldCode::RefusedByEveryNode, why, refused_by: last })
+}
+
+/// A node with a lease and no connection that did not refuse the step: it may have what the others
+/// have not. It comes back, or its lease ends.
+pub(crate) fn not_heard<'a>(nodes: &'a BTreeMap<NodeId, Node>, detail: Option<&Detail>) -> Option<&'a Node> {
+    let refused = |node: &Node| detail.is_some_and(|detail| node.refused_for_good(detail).is_some());
+    nodes.values().find(|node| !node.attached && !refused(node))
 }
 
 /// What is asked and what the largest node has, for the dimension that fails.

@@ -22,14 +22,18 @@ impl Cluster {
     pub fn plan(&mut self, now: Now) -> Plan {
         let mut plan = Plan::default();
         self.expire(now, &mut plan.records);
+        self.end_overdue(now, &mut plan.records);
         self.wake_backoffs(now, &mut plan.records);
         let placed = self.place(now, &mut plan.records, &mut plan.commands);
         plan.looked_at = placed.looked_at;
         self.expand(&mut plan.commands);
         let queued = std::mem::take(&mut self.outbox);
         plan.commands.splice(0..0, queued);
-        let timers =
-            [self.backoff.first().map(|(due, _)| *due), self.nodes.values().map(|n| n.deadline).min()];
+        let timers = [
+            self.backoff.first().map(|(due, _)| *due),
+            self.overdue.first().map(|(due, _)| *due),
+            self.nodes.values().map(|n| n.deadline).min(),
+        ];
         plan.wake_at = if placed.again { Some(now.boot) } else { timers.into_iter().flatten().min() };
         plan
     }

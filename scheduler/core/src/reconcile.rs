@@ -43,6 +43,7 @@ impl Cluster {
         if !node.attached {
             return;
         }
+        node.let_go(held);
         let absent = node.absent_from(held);
         let lost: BTreeSet<Grant> = absent.intersection(&node.absent).copied().collect();
         node.absent = &absent - &lost;
@@ -75,7 +76,7 @@ impl Cluster {
         let target = |generation| Target { node: id.clone(), incarnation, generation };
         let holds: BTreeSet<Grant> = held.iter().map(|h| (h.attempt, h.generation)).collect();
         let mut wanted: BTreeSet<Grant> = node.sandboxes.values().map(Reservation::grant).collect();
-        let (mut commands, mut gone, mut kept) = (Vec::new(), Vec::new(), Vec::new());
+        let (mut commands, mut again, mut gone, mut kept) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
         for (key, reservation) in &node.sandboxes {
             let Reservation { attempt, generation, phase, .. } = *reservation;
             let is_held = holds.contains(&reservation.grant());
@@ -116,6 +117,7 @@ impl Cluster {
                         keep: job.plan.continuation(at.slot.step).is_some(),
                         base: base.map(|saved| Box::new((*saved.checkpoint).clone())),
                     });
+                    again.push(at);
                 }
                 _ => {}
             }
@@ -138,6 +140,9 @@ impl Cluster {
             });
         }
         self.outbox.extend(commands);
+        for at in again {
+            self.watch(now, at);
+        }
         for (attempt, failure) in gone {
             self.accept_end(now, attempt, Box::new(lost_outcome(now, failure)), false, records);
         }

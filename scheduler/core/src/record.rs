@@ -13,12 +13,15 @@ use rollout::{
 
 #[derive(Debug, Clone, PartialEq)]
 pub enum Record {
-    /// `cancel_code` is set from `Cancelling` on.
+    /// `cancel_code` is set from `Cancelling` on, `hold` while `Held`.
     JobState {
         job: JobId,
         state: JobState,
         reason: String,
+        hold: Option<Hold>,
         cancel_code: Option<FailureCode>,
+        /// Why rows of closed groups cannot be written in this life of the scheduler.
+        unrecorded: Option<String>,
     },
     /// Groups `first..first + count` were admitted; the job's cursor stands behind them.
     GroupsAdmitted {
@@ -110,6 +113,30 @@ pub enum Record {
         generation: Generation,
         attempt: AttemptId,
     },
+}
+
+/// Why a job is held, which says what lifts the hold.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Hold {
+    /// No attached node can or will ever hold a step; lifted when one attaches.
+    NoNode,
+    /// A step fails in bulk.
+    Breaker,
+    /// Nothing is left but closed groups whose rows cannot be written; lifted by a restart, which
+    /// tries again.
+    Unrecorded,
+}
+
+impl Hold {
+    pub const ALL: [Self; 3] = [Self::NoNode, Self::Breaker, Self::Unrecorded];
+
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::NoNode => "no_node",
+            Self::Breaker => "breaker",
+            Self::Unrecorded => "unrecorded",
+        }
+    }
 }
 
 /// Of a step that waits or has waited without an attempt to show for it.

@@ -11,12 +11,11 @@ use crate::command::Command;
 use crate::config::{Config, Now, REFUSAL_BACKOFF_MAX};
 use crate::event::{Capacity, Measured};
 use crate::group::{Group, Place, Saved};
-use crate::job::{Hold, Job};
+use crate::job::Job;
 use crate::lease::lost_outcome;
 use crate::member::{At, Member, Slot};
 use crate::node::{Node, Phase, Reservation, SandboxKey};
-use crate::placement::{REFUSED, TOO_BIG};
-use crate::record::{CheckpointKind, LeaseState, Record};
+use crate::record::{CheckpointKind, Hold, LeaseState, Record};
 use crate::snapshot::{
     AttemptSnapshot, CheckpointSnapshot, GroupSnapshot, JobSnapshot, RolloutSnapshot, Snapshot,
 };
@@ -56,14 +55,19 @@ impl Cluster {
         for end in stored.breaker_ends {
             job.breakers.entry(end.step).or_default().push(end);
         }
-        if stored.state == JobState::Held {
-            let no_node = [TOO_BIG, REFUSED].iter().any(|code| stored.reason.starts_with(code));
-            job.hold = Some(if no_node { Hold::NoNode } else { Hold::Breaker });
-        }
+        job.hold = stored.hold;
         if matches!(stored.state, JobState::Cancelling | JobState::Cancelled) {
             job.cancel = Some((stored.cancel_code, stored.reason.clone()));
         }
         job.reason = stored.reason;
+        // Rows that could not be written are tried again.
+        if job.hold == Some(Hold::Unrecorded) {
+            job.hold = None;
+            job.state = JobState::Running;
+        }
+        if stored.unrecorded {
+            records.push(job.record());
+        }
         let id = job.id;
         self.jobs.insert(id, job);
         let indexes: Vec<u32> = stored.groups.iter().map(|g| g.index).collect();
@@ -117,7 +121,12 @@ impl Cluster {
         job.alive += u32::try_from(open).unwrap_or(0);
         let charges: Vec<_> =
             sandboxes.iter().map(|(at, ..)| job.resources(&group, at.slot.step).charge()).collect();
+        let slots = group.details.iter().filter(|(_, detail)| detail.place.is_some());
+        let running: Vec<At> = slots.map(|(&slot, _)| At { group: group_id, slot }).collect();
         job.groups.insert(stored.index, group);
+        for at in running {
+            self.watch(now, at);
+        }
         for ((at, attempt, phase), charge) in sandboxes.into_iter().zip(charges) {
             let Some(key) = self.sandbox_key(at) else { continue };
             if let Some(node) = self.node_of(&attempt.node, attempt.incarnation) {
@@ -181,6 +190,7 @@ fn unattached(id: NodeId, incarnation: rollout::IncarnationId, deadline: BootTim
         sandboxes: std::collections::BTreeMap::new(),
         used: total,
         absent: std::collections::BTreeSet::new(),
+        given_up: std::collections::BTreeMap::new(),
     }
 }
 
@@ -203,13 +213,9 @@ fn restore_rollout(now: Now, group: &mut Group, plan: &JobPlan, stored: &Rollout
         match &attempt.outcome {
             Some(outcome) => note_end(detail, outcome),
             None => {
-                detail.place = Some(Place {
-                    node: attempt.node.clone(),
-                    incarnation: attempt.incarnation,
-                    continue_from: attempt.continue_from,
-                    base: attempt.base,
-                    started: false,
-                });
+                let (node, from) = (attempt.node.clone(), attempt.continue_from);
+                let place = Place::new(node, attempt.incarnation, from);
+                detail.place = Some(Place { base: attempt.base, ..place });
                 group.set_state(slot, StepState::Running);
             }
         }

@@ -11,9 +11,9 @@ use crate::cluster::Cluster;
 use crate::command::Command;
 use crate::config::Now;
 use crate::group::{Group, Verdict};
-use crate::job::{Hold, Job};
+use crate::job::Job;
 use crate::member::{At, Member, Slot};
-use crate::record::{Record, RolloutEnd};
+use crate::record::{Hold, Record, RolloutEnd};
 use crate::totals::is_success;
 
 impl Cluster {
@@ -36,19 +36,12 @@ impl Cluster {
             && let Some(tripped) = job.breakers.get(&at.slot.step).and_then(Breaker::tripped)
             && job.state == JobState::Running
         {
-            job.state = JobState::Held;
-            job.hold = Some(Hold::Breaker);
-            job.reason = format!(
+            let reason = format!(
                 "more than half of the last {} ends of step `{}` failed with {tripped}; see one of them, then cancel the job",
                 crate::config::BREAKER_WINDOW,
                 job.plan.step(at.slot.step).name,
             );
-            records.push(Record::JobState {
-                job: job.id,
-                state: JobState::Held,
-                reason: job.reason.clone(),
-                cancel_code: job.cancel.as_ref().map(|c| c.0),
-            });
+            records.push(job.hold(Hold::Breaker, reason));
         }
         self.advance(now, at.group, at.slot.member, records);
     }

@@ -12,7 +12,7 @@ use rollout::{
 };
 
 use crate::event::ExpandedGroup;
-use crate::record::{BreakerEnd, CheckpointKind, LeaseState, RolloutEnd, StepBooks};
+use crate::record::{BreakerEnd, CheckpointKind, Hold, LeaseState, RolloutEnd, StepBooks};
 use crate::totals::Totals;
 
 #[derive(Debug, Clone, PartialEq, Default)]
@@ -27,6 +27,10 @@ pub struct JobSnapshot {
     pub plan: Arc<JobPlan>,
     pub state: JobState,
     pub reason: String,
+    /// Why it is held, if it is.
+    pub hold: Option<Hold>,
+    /// Rows of it could not be written.
+    pub unrecorded: bool,
     /// Why a job that is cancelling was cancelled (`cancelled` or `job_timeout`).
     pub cancel_code: FailureCode,
     pub groups_total: u32,

@@ -1,15 +1,15 @@
-//! `PutBlob`: client files, by content.
+//! `PutBlob`: client files, by content; and how a blob is sent to a client.
 //!
 //! An upload holds a place, ends when its client stalls or drips, and leaves nothing unless its
 //! bytes are those it named.
 
-use std::time::Duration;
-
+use bytes::Bytes;
 use rollout_wire::v1;
 use tokio::time::{Instant, timeout_at};
 use tonic::Streaming;
 
-use super::limits::UPLOADS_MAX;
+use super::limits::{UPLOADS_MAX, more_until};
+use super::outlet::{Gone, Outlet};
 use super::{ApiCode, ApiError, JobsService};
 use crate::health::chain;
 
@@ -17,8 +17,8 @@ use crate::health::chain;
 pub const CLIENT_FILE_BYTES_MAX: u64 = 4 << 30;
 /// Bytes of one chunk.
 pub const CHUNK_BYTES_MAX: usize = 4 << 20;
-/// What an upload must reach on average, in bytes a second: a drip does not keep its place.
-const UPLOAD_BYTES_PER_SEC_MIN: u64 = 16 << 10;
+/// Bytes of one chunk of a blob that is read.
+pub(super) const READ_CHUNK_BYTES_MAX: usize = 64 << 10;
 
 // What waits in memory for the disk.
 const _: () = assert!(UPLOADS_MAX * CHUNK_BYTES_MAX <= 256 << 20);
@@ -86,10 +86,9 @@ struct Chunks<'a> {
 
 impl Chunks<'_> {
     async fn next(&mut self) -> Result<Option<v1::BlobChunk>, ApiError> {
-        let stall = self.service.limits.client_stall;
-        let earned = Duration::from_secs(self.received / UPLOAD_BYTES_PER_SEC_MIN);
-        let until = (Instant::now() + stall).min(self.began_at + stall + earned);
-        let too_slow = |_| self.service.limits.too_slow("the upload did not go on");
+        let limits = &self.service.limits;
+        let until = more_until(Instant::now(), self.began_at, self.received, limits.client_stall);
+        let too_slow = |_| limits.too_slow();
         let next = timeout_at(until, self.chunks.message()).await.map_err(too_slow)?;
         let Some(chunk) = next.map_err(|status| ApiError::bad_request("data", shown(&status)))? else {
             return Ok(None);
@@ -103,6 +102,35 @@ impl Chunks<'_> {
             return Err(too_large());
         }
         Ok(Some(chunk))
+    }
+}
+
+/// Sends the blob from `offset` on, in the messages that `message` makes of its pieces.
+pub(super) async fn send<T: Send + 'static>(
+    service: &JobsService,
+    outlet: &Outlet<T>,
+    sha256: &str,
+    offset: u64,
+    message: impl Fn(Bytes) -> T,
+) -> Result<Result<(), ApiError>, Gone> {
+    let mut reader = match service.blobs.open_reader(sha256).await {
+        Ok(reader) => reader,
+        Err(error) => return Ok(Err(failed(error))),
+    };
+    let mut skip = offset;
+    loop {
+        let mut part = match reader.next().await {
+            Ok(Some(part)) => part,
+            Ok(None) => return Ok(Ok(())),
+            Err(error) => return Ok(Err(failed(error))),
+        };
+        let skipped = usize::try_from(skip).unwrap_or(usize::MAX).min(part.len());
+        skip -= skipped as u64;
+        let mut part: Bytes = part.split_off(skipped);
+        while !part.is_empty() {
+            let chunk = part.split_to(part.len().min(READ_CHUNK_BYTES_MAX));
+            outlet.send(message(chunk)).await?;
+        }
     }
 }
 

@@ -6,9 +6,8 @@ use rollout::{JobId, RolloutId};
 use rollout_wire::v1;
 use scheduler_core::ExplainTarget;
 
-use super::rollouts::step_index;
+use super::rollouts::{no_job, no_rollout, step_index};
 use super::{ApiError, JobsService};
-use crate::unrecorded::told;
 
 pub(super) async fn explain(service: &JobsService, text: &str) -> Result<v1::ExplainReply, ApiError> {
     let target = target(service, text).await?;
@@ -16,12 +15,7 @@ pub(super) async fn explain(service: &JobsService, text: &str) -> Result<v1::Exp
     let mut lines = service.health.now().sentences();
     let facts = match explanation {
         Some(explanation) => {
-            let mut facts: Vec<_> = explanation.facts.iter().map(|fact| serde_json::json!(fact)).collect();
-            // The recorder's part of the reason is the store's: the core does not know it.
-            if let Some(line) = unrecorded(service, target).await? {
-                facts.insert(0, serde_json::json!({ "code": "unrecorded", "text": line }));
-                lines.push(line);
-            }
+            let facts: Vec<_> = explanation.facts.iter().map(|fact| serde_json::json!(fact)).collect();
             lines.extend(explanation.lines);
             serde_json::Value::Array(facts)
         }
@@ -35,8 +29,23 @@ pub(super) async fn explain(service: &JobsService, text: &str) -> Result<v1::Exp
             facts
         }
     };
+    let lines: Vec<String> = lines.iter().map(|line| sentence(line)).collect();
     let json = serde_json::json!({ "lines": lines, "facts": facts }).to_string();
     Ok(v1::ExplainReply { lines, json })
+}
+
+/// Begins with a capital, unless with a code, and ends with a full stop: whoever said it.
+fn sentence(line: &str) -> String {
+    let code = line.split(' ').next().is_some_and(|word| word.contains('_'));
+    let mut characters = line.chars();
+    let mut out = match characters.next() {
+        Some(first) if !code => first.to_ascii_uppercase().to_string() + characters.as_str(),
+        _ => line.to_owned(),
+    };
+    if !out.ends_with(['.', '!', '?']) {
+        out.push('.');
+    }
+    out
 }
 
 async fn is_final(service: &JobsService, target: ExplainTarget) -> Result<bool, ApiError> {
@@ -45,13 +54,6 @@ async fn is_final(service: &JobsService, target: ExplainTarget) -> Result<bool, 
         ExplainTarget::Rollout(rollout) | ExplainTarget::Step(rollout, _) => rollout.group.job,
     };
     Ok(service.reads.job_state(job).await?.is_none_or(JobState::is_final))
-}
-
-/// What the stored reason of a job says of rows that cannot be written.
-async fn unrecorded(service: &JobsService, target: ExplainTarget) -> Result<Option<String>, ApiError> {
-    let ExplainTarget::Job(job) = target else { return Ok(None) };
-    let row = service.reads.job(job).await?;
-    Ok(row.and_then(|row| told(&row.reason).map(str::to_owned)))
 }
 
 /// A job, a rollout, or `rollout/step`, that exists.
@@ -64,13 +66,12 @@ async fn target(service: &JobsService, text: &str) -> Result<ExplainTarget, ApiE
         Some((rollout, step)) => (rollout, Some(step)),
         None => (text, None),
     };
-    let not_found = || {
-        ApiError::not_found("job or rollout", text)
-            .hint("name a job, a rollout, or rollout/step; a rollout exists once its group is admitted")
-    };
-    let rollout: RolloutId = rollout.parse().map_err(|_| not_found())?;
-    service.reads.rollout(rollout).await?.ok_or_else(not_found)?;
-    let facts = service.jobs.get(rollout.group.job).await?.ok_or_else(not_found)?;
+    let id: RolloutId = rollout.parse().map_err(|_| {
+        ApiError::not_found("job or rollout", text).hint("name a job, a rollout, or rollout/step")
+    })?;
+    let facts = service.jobs.get(id.group.job).await?.ok_or_else(|| no_job(id))?;
+    service.reads.rollout(id).await?.ok_or_else(|| no_rollout(rollout, id))?;
+    let rollout = id;
     match step {
         Some(step) => Ok(ExplainTarget::Step(rollout, step_index(&facts.plan, step)?)),
         None => Ok(ExplainTarget::Rollout(rollout)),
@@ -83,7 +84,8 @@ async fn stored(service: &JobsService, target: ExplainTarget) -> Result<String, 
         ExplainTarget::Job(job) => {
             let row = service.reads.job(job).await?;
             let row = row.ok_or_else(|| ApiError::not_found("job", &job.to_string()))?;
-            let why = if row.reason.is_empty() { String::new() } else { format!(": {}", row.reason) };
+            let why = Some(row.told()).filter(|told| !told.is_empty());
+            let why = why.map_or(String::new(), |told| format!(": {told}"));
             return Ok(format!("The job is {}{why}.", row.state.as_str()));
         }
         ExplainTarget::Rollout(rollout) | ExplainTarget::Step(rollout, _) => rollout,
@@ -114,4 +116,21 @@ async fn stored(service: &JobsService, target: ExplainTarget) -> Result<String, 
             format!("Step `{step}` failed: {} ({}); its rows are sealed.", failure.code, failure.message)
         }
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_line_is_a_sentence_whoever_says_it() {
+        for (line, expected) in [
+            ("step `a` waits for `b`", "Step `a` waits for `b`."),
+            ("The job is finished.", "The job is finished."),
+            ("too_big_for_yard: step `a` asks cpu 9", "too_big_for_yard: step `a` asks cpu 9."),
+            ("3 steps run", "3 steps run."),
+        ] {
+            assert_eq!(sentence(line), expected);
+        }
+    }
 }

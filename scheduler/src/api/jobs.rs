@@ -196,6 +196,7 @@ fn with_sums(row: JobRow, sums: v1::Job) -> v1::Job {
 
 fn head(row: JobRow) -> v1::Job {
     v1::Job {
+        reason: row.told(),
         id: row.job.to_string(),
         name: row.name,
         state: row.state.as_str().to_owned(),
@@ -205,7 +206,6 @@ fn head(row: JobRow) -> v1::Job {
         finished_at_us: row.finished_at.map(|at| at.0),
         // Why the whole job ended early, if it did.
         failure_message: (row.state == JobState::Cancelled).then(|| row.reason.clone()),
-        reason: row.reason,
         group_size: row.group_size,
         ..v1::Job::default()
     }

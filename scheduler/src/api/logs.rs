@@ -9,13 +9,11 @@ use rollout::outcome::Captured;
 use rollout_wire::{to_wire, v1};
 
 use super::outlet::{Gone, Outlet};
-use super::rollouts::step_index;
+use super::rollouts::{no_job, no_rollout, step_index};
 use super::{ApiCode, ApiError, JobsService, Stream, blob};
 use crate::link::ReadLogRefused;
 use crate::store::AttemptRow;
 
-/// Bytes of one chunk.
-const CHUNK_BYTES_MAX: usize = 64 << 10;
 /// Chunks that wait for a slow reader.
 const CHUNKS_MAX: usize = 4;
 /// How often a followed log is asked for more.
@@ -28,9 +26,10 @@ pub(super) async fn logs(
     service: &JobsService,
     request: &v1::LogsRequest,
 ) -> Result<Stream<v1::LogsChunk>, ApiError> {
-    let not_found = || ApiError::not_found("rollout", &request.rollout);
-    let rollout: RolloutId = request.rollout.parse().map_err(|_| not_found())?;
-    let facts = service.jobs.get(rollout.group.job).await?.ok_or_else(not_found)?;
+    let no_id = |_| ApiError::not_found("rollout", &request.rollout);
+    let rollout: RolloutId = request.rollout.parse().map_err(no_id)?;
+    let not_found = || no_rollout(&request.rollout, rollout);
+    let facts = service.jobs.get(rollout.group.job).await?.ok_or_else(|| no_job(rollout))?;
     let ended = service.reads.rollout(rollout).await?.ok_or_else(not_found)?.is_some();
     let step = step_index(&facts.plan, &request.step)?;
     let streams = match request.stream.as_str() {
@@ -145,7 +144,7 @@ impl Reading {
             attempt: Some(to_wire::attempt(attempt.attempt)),
             stream: stream.to_owned(),
             offset,
-            bytes_max: u32::try_from(CHUNK_BYTES_MAX).unwrap_or(u32::MAX),
+            bytes_max: u32::try_from(blob::READ_CHUNK_BYTES_MAX).unwrap_or(u32::MAX),
         };
         let answer = match self.service.links.read_log(&attempt.node, attempt.incarnation, read) {
             Ok(answer) => answer,
@@ -168,8 +167,10 @@ impl Reading {
         captured: &Captured,
         offset: u64,
     ) -> Result<Result<(), ApiError>, Gone> {
+        let chunk =
+            |data: Bytes| v1::LogsChunk { stream: stream.to_owned(), data: data.to_vec(), dropped_bytes: 0 };
         if let Some(sha256) = &captured.sha256
-            && let Err(error) = self.copy(stream, sha256, offset).await?
+            && let Err(error) = blob::send(&self.service, &self.outlet, sha256, offset, chunk).await?
         {
             return Ok(Err(error));
         }
@@ -179,28 +180,6 @@ impl Reading {
             self.outlet.send(last).await?;
         }
         Ok(Ok(()))
-    }
-
-    async fn copy(&self, stream: &str, sha256: &str, offset: u64) -> Result<Result<(), ApiError>, Gone> {
-        let mut reader = match self.service.blobs.open_reader(sha256).await {
-            Ok(reader) => reader,
-            Err(error) => return Ok(Err(blob::failed(error))),
-        };
-        let mut skip = offset;
-        loop {
-            let mut part = match reader.next().await {
-                Ok(Some(part)) => part,
-                Ok(None) => return Ok(Ok(())),
-                Err(error) => return Ok(Err(blob::failed(error))),
-            };
-            let skipped = usize::try_from(skip).unwrap_or(usize::MAX).min(part.len());
-            skip -= skipped as u64;
-            let mut part: Bytes = part.split_off(skipped);
-            while !part.is_empty() {
-                let chunk = part.split_to(part.len().min(CHUNK_BYTES_MAX));
-                self.send(stream, chunk.to_vec()).await?;
-            }
-        }
     }
 
     async fn send(&self, stream: &str, data: Vec<u8>) -> Result<(), Gone> {

@@ -29,7 +29,7 @@ impl<T: Send + 'static> Outlet<T> {
         let place = service.limits.stream()?;
         let (sender, stream) = mpsc::channel(messages_max + 1);
         let last = sender.clone().try_reserve_owned().map_err(|_| ApiError::from(crate::inbox::Stopping))?;
-        let stall = service.limits.client_stall;
+        let stall = service.limits.reader_stall;
         let outlet = Self { sender, last, stall, stalled: Arc::default(), _place: place };
         Ok((outlet, ReceiverStream::new(stream)))
     }
@@ -53,9 +53,7 @@ impl<T: Send + 'static> Outlet<T> {
     /// The last message of the stream, if there is one: why it ends early.
     pub(super) fn end(self, service: &JobsService, ended: Result<(), ApiError>) {
         let ended = match ended {
-            Ok(()) if self.stalled.load(Ordering::Relaxed) => {
-                Err(service.limits.too_slow("the client took nothing of the stream"))
-            }
+            Ok(()) if self.stalled.load(Ordering::Relaxed) => Err(service.limits.took_nothing()),
             ended => ended,
         };
         if let Err(error) = ended {

@@ -60,10 +60,11 @@ fn message(row: RolloutRow, task_id: String) -> v1::Rollout {
 }
 
 pub(super) async fn steps(service: &JobsService, text: &str) -> Result<v1::ListStepsReply, ApiError> {
-    let not_found = || ApiError::not_found("rollout", text);
-    let rollout: RolloutId = text.parse().map_err(|_| not_found())?;
-    let facts = service.jobs.get(rollout.group.job).await?.ok_or_else(not_found)?;
-    let ended = service.reads.rollout(rollout).await?.ok_or_else(not_found)?;
+    let rollout: RolloutId = text.parse().map_err(|_| ApiError::not_found("rollout", text))?;
+    let not_found = || no_rollout(text, rollout);
+    let facts = service.jobs.get(rollout.group.job).await?.ok_or_else(|| no_job(rollout))?;
+    let found = service.reads.rollout_row(rollout).await?.ok_or_else(not_found)?;
+    let ended = found.status;
     let mut attempts = service.reads.attempts(rollout).await?;
     let mut states = service.reads.step_states(rollout).await?;
     // What its group ran once is shown with every rollout.
@@ -91,7 +92,8 @@ pub(super) async fn steps(service: &JobsService, text: &str) -> Result<v1::ListS
         }
         steps.extend(of_step.into_iter().map(|attempt| attempt_row(row(""), attempt)));
     }
-    Ok(v1::ListStepsReply { steps })
+    let task_id = facts.clone().task_id(rollout.group.index).await?;
+    Ok(v1::ListStepsReply { steps, rollout: Some(message(found, task_id)) })
 }
 
 fn attempt_row(row: v1::StepRow, attempt: &AttemptRow) -> v1::StepRow {
@@ -111,6 +113,18 @@ fn attempt_row(row: v1::StepRow, attempt: &AttemptRow) -> v1::StepRow {
         ended_at_us: attempt.ended_at.map(|at| at.0),
         ..row
     }
+}
+
+pub(super) fn no_job(rollout: RolloutId) -> ApiError {
+    ApiError::not_found("job", &rollout.group.job.to_string())
+}
+
+/// What a caller is told of a rollout that is not there, and may only not be there yet.
+pub(super) fn no_rollout(text: &str, rollout: RolloutId) -> ApiError {
+    ApiError::not_found("rollout", text).hint(format!(
+        "a rollout exists once its group is admitted; `rollyard explain {}` says what that waits for",
+        rollout.group.job
+    ))
 }
 
 /// The step of that name, of a rollout that exists.

@@ -5,38 +5,31 @@
 //!                   └─ work ─> forwarder ─> inbox of the driver              ├─> stream
 //! commands of the driver ─> sender (resolves starts) ────────────────────────┘
 //! ```
+//!
+//! Only the forwarder waits for the driver, from the attach on: a driver that is stuck, say because
+//! the store fails, keeps no heartbeat from being read and acknowledged.
 
-use std::sync::Arc;
 use std::time::Duration;
 
-use prost::Message as _;
 use rollout::text::shown;
-use rollout_wire::from_wire::WireError;
-use rollout_wire::{HELD_ATTEMPTS_MAX, to_wire, v1};
+use rollout_wire::{to_wire, v1};
 use scheduler_core::{Command, Event};
-use tokio::sync::{Semaphore, mpsc, watch};
+use tokio::sync::{mpsc, watch};
 use tokio::time::timeout;
-use tonic::{Code, Status, Streaming};
+use tonic::{Status, Streaming};
 
-use super::hello::{Greeting, Reporter, greeting, measured};
+use super::close::{Close, CloseCode};
+use super::hello::{Greeting, Reporter, greeting};
+use super::reader::{Reader, WORK_REPORTS_MAX};
 use super::service::NodesService;
 use super::start::StartOrder;
-use super::{Close, NODE_COMMANDS_MAX, Outgoing};
-use crate::inbox::{Input, Reported, SessionId};
+use super::{NODE_COMMANDS_MAX, Outgoing, Registered};
+use crate::inbox::Input;
 
 /// How long a connection may take to say hello.
 const HELLO_TIMEOUT: Duration = Duration::from_secs(10);
 /// Batches on their way into the stream.
 pub(super) const OUT_BATCHES_MAX: usize = 64;
-/// Reports of work that wait for the driver. An executor has at most three unanswered reports per
-/// attempt it holds.
-const WORK_REPORTS_MAX: usize = 3 * HELD_ATTEMPTS_MAX;
-/// Lists of what the executor holds that wait for the driver. One that comes meanwhile is left out: the
-/// next one says more.
-const HELD_LISTS_MAX: usize = 1;
-/// Bytes of such reports of one node; past it nothing more is read from its stream until the
-/// driver has taken some.
-const WORK_REPORT_BYTES_MAX: usize = 32 << 20;
 /// Commands resolved and sent together.
 const BATCH_COMMANDS_MAX: usize = 256;
 /// Bytes of one batch, unless a single command is larger.
@@ -45,7 +38,7 @@ const BATCH_BYTES_MAX: usize = 8 << 20;
 const SEND_STALL_MAX: Duration = Duration::from_secs(30);
 
 /// Characters of a broken stream's message that are kept.
-const STATUS_CHARS_MAX: usize = 200;
+pub(super) const STATUS_CHARS_MAX: usize = 200;
 
 type Out = mpsc::Sender<Result<v1::CommandBatch, Status>>;
 
@@ -53,7 +46,7 @@ pub(super) async fn run(service: NodesService, mut incoming: Streaming<v1::Repor
     let (greeting, rest) = match hello(&mut incoming).await {
         Ok(hello) => hello,
         Err(close) => {
-            tracing::info!(code = close.code, reason = close.message, "refused an executor");
+            tracing::info!(code = close.code.as_str(), reason = close.message, "refused an executor");
             refuse(&out, close).await;
             return;
         }
@@ -61,15 +54,15 @@ pub(super) async fn run(service: NodesService, mut incoming: Streaming<v1::Repor
     let Greeting { node, incarnation, capacity, held, about } = greeting;
     let (outgoing, commands) = mpsc::channel(NODE_COMMANDS_MAX);
     let registered = service.links.register(&node, incarnation, capacity.clone(), about.clone(), outgoing);
-    let (session, closed) = match registered {
+    let registered = match registered {
         Ok(registered) => registered,
         Err(close) => {
-            tracing::warn!(%node, %incarnation, code = close.code, reason = close.message, "refused an executor");
+            tracing::warn!(%node, %incarnation, code = close.code.as_str(), reason = close.message, "refused an executor");
             refuse(&out, close).await;
             return;
         }
     };
-    let reporter = Reporter { node: node.clone(), incarnation };
+    let session = registered.session;
     tracing::info!(%node, %incarnation, version = about.version, "executor attached");
 
     let welcome = v1::Welcome {
@@ -79,15 +72,16 @@ pub(super) async fn run(service: NodesService, mut incoming: Streaming<v1::Repor
         yard: service.welcome.yard.clone(),
     };
     let event = Event::NodeAttached { node: node.clone(), incarnation, capacity, held };
-    let live = send(&out, vec![v1::command::Kind::Welcome(welcome)]).await.is_ok()
-        && service.inbox.send(Input::Attached { session, event }).await.is_ok();
-    let ended = if live {
-        serve(&service, session, &reporter, incoming, rest, commands, out.clone(), closed).await
-    } else {
-        Close { code: "gone", message: "the connection ended".to_owned() }
+    let attached = Input::Attached { session, event };
+    let reporter = Reporter { node: node.clone(), incarnation };
+    let ended = match send(&out, vec![v1::command::Kind::Welcome(welcome)]).await {
+        Ok(()) => {
+            serve(&service, registered, &reporter, attached, incoming, rest, commands, out.clone()).await
+        }
+        Err(close) => close,
     };
     service.links.unregister(&node, session);
-    tracing::info!(%node, %incarnation, code = ended.code, reason = ended.message, "executor detached");
+    tracing::info!(%node, %incarnation, code = ended.code.as_str(), reason = ended.message, "executor detached");
     refuse(&out, ended).await;
     // A driver that has stopped has no use for it.
     let _ = service.inbox.send(Input::Detached { session, node, incarnation }).await;
@@ -95,7 +89,7 @@ pub(super) async fn run(service: NodesService, mut incoming: Streaming<v1::Repor
 
 /// The first report must be a hello; what came behind it in the same batch is kept.
 async fn hello(incoming: &mut Streaming<v1::ReportBatch>) -> Result<(Greeting, Vec<v1::Report>), Close> {
-    let bad = |message: String| Close { code: "bad_hello", message };
+    let bad = |message: String| Close::new(CloseCode::BadHello, message);
     let first = timeout(HELLO_TIMEOUT, incoming.message()).await;
     let first = first.map_err(|_| bad(format!("no hello within {} s", HELLO_TIMEOUT.as_secs())))?;
     let first = first.map_err(|status| bad(shown(status.message(), STATUS_CHARS_MAX)))?;
@@ -112,37 +106,38 @@ async fn hello(incoming: &mut Streaming<v1::ReportBatch>) -> Result<(Greeting, V
 #[allow(clippy::too_many_arguments)]
 async fn serve(
     service: &NodesService,
-    session: SessionId,
+    registered: Registered,
     reporter: &Reporter,
+    attached: Input,
     incoming: Streaming<v1::ReportBatch>,
     rest: Vec<v1::Report>,
     commands: mpsc::Receiver<Outgoing>,
     out: Out,
-    mut closed: watch::Receiver<Option<Close>>,
 ) -> Close {
+    let Registered { session, mut closed, report_bytes } = registered;
     let (work, reports) = mpsc::channel(WORK_REPORTS_MAX);
     let (acknowledge, acknowledged) = watch::channel(None);
-    let lists = Arc::new(Semaphore::new(HELD_LISTS_MAX));
-    let bytes = Arc::new(Semaphore::new(WORK_REPORT_BYTES_MAX));
-    let reader = Reader { service, session, reporter, work, lists, bytes, acknowledge };
-    let asked_to_close = async {
+    let reader = Reader::new(&service.links, session, reporter, work, report_bytes, acknowledge);
+    let mut asked_to_close = std::pin::pin!(async {
         let close = closed.wait_for(Option::is_some).await;
-        close
-            .ok()
-            .and_then(|close| close.clone())
-            .unwrap_or(Close { code: "replaced", message: "the session was replaced".to_owned() })
-    };
-    let mut forwarding = std::pin::pin!(forward(service, reports));
+        close.ok().and_then(|close| close.clone()).unwrap_or_else(replaced)
+    });
+    let mut forwarding = std::pin::pin!(forward(service, attached, reports));
     tokio::select! {
         biased;
-        () = service.stop.cancelled() => {
-            Close { code: "stopping", message: "the scheduler is stopping".to_owned() }
-        }
-        close = asked_to_close => close,
+        () = service.stop.cancelled() => Close::new(CloseCode::Stopping, "the scheduler is stopping"),
+        close = &mut asked_to_close => close,
         close = reader.read(incoming, rest) => {
-            // What was read before the end of the stream counts.
-            forwarding.await;
-            close
+            if close.code != CloseCode::Gone {
+                // What waits is told again after the next attach.
+                return close;
+            }
+            // What was read before the end of the stream counts, unless a newer connection says more.
+            tokio::select! {
+                biased;
+                close = asked_to_close => close,
+                _ = forwarding => close,
+            }
         }
         close = &mut forwarding => close,
         close = acknowledge_beats(acknowledged, &out) => close,
@@ -150,94 +145,20 @@ async fn serve(
     }
 }
 
-struct Reader<'a> {
-    service: &'a NodesService,
-    session: SessionId,
-    reporter: &'a Reporter,
-    work: mpsc::Sender<Input>,
-    /// Whose turn it is to wait for the driver, with a list.
-    lists: Arc<Semaphore>,
-    bytes: Arc<Semaphore>,
-    acknowledge: watch::Sender<Option<u64>>,
+fn replaced() -> Close {
+    Close::new(CloseCode::Replaced, "the session was replaced")
 }
 
-impl Reader<'_> {
-    async fn read(self, mut incoming: Streaming<v1::ReportBatch>, rest: Vec<v1::Report>) -> Close {
-        let mut reports = rest;
-        loop {
-            for report in reports {
-                if let Err(close) = self.report(report).await {
-                    return close;
-                }
-            }
-            reports = match incoming.message().await {
-                Ok(Some(batch)) => batch.reports,
-                Ok(None) => {
-                    return Close { code: "gone", message: "the executor closed the stream".to_owned() };
-                }
-                Err(status) => {
-                    // What cannot be decoded cannot be sent again either.
-                    let unreadable = matches!(status.code(), Code::OutOfRange | Code::Internal);
-                    let code = if unreadable { "bad_report" } else { "gone" };
-                    return Close { code, message: shown(status.message(), STATUS_CHARS_MAX) };
-                }
-            };
-        }
-    }
-
-    async fn report(&self, report: v1::Report) -> Result<(), Close> {
-        use v1::report::Kind;
-        let bad = |problem: WireError| Close { code: "bad_report", message: problem.to_string() };
-        let weight = report.encoded_len().clamp(1, WORK_REPORT_BYTES_MAX);
-        let event = match report.kind {
-            Some(Kind::Heartbeat(beat)) => {
-                self.service.links.beat(&self.reporter.node, self.session, measured(&beat));
-                self.acknowledge.send_replace(Some(beat.sequence));
-                return Ok(());
-            }
-            Some(Kind::LogData(data)) => {
-                return self.service.links.log_data(&self.reporter.node, self.session, data);
-            }
-            Some(Kind::Started(message)) => self.reporter.started(&message).map_err(bad)?,
-            Some(Kind::Ended(message)) => self.reporter.ended(&message).map_err(bad)?,
-            Some(Kind::Refused(message)) => self.reporter.refused(&message).map_err(bad)?,
-            Some(Kind::Checkpoint(message)) => self.reporter.checkpoint_taken(&message).map_err(bad)?,
-            Some(Kind::Held(message)) => {
-                let Ok(turn) = self.lists.clone().try_acquire_owned() else {
-                    tracing::debug!(node = %self.reporter.node, HELD_LISTS_MAX, "left out a list: another waits");
-                    return Ok(());
-                };
-                let node = self.reporter.node.clone();
-                let event = self.reporter.held(&message).map_err(bad)?;
-                return self.wait(Input::Held { node, event, turn });
-            }
-            Some(Kind::Hello(_)) => {
-                return Err(Close { code: "bad_report", message: "a second hello".to_owned() });
-            }
-            None => return Err(Close { code: "bad_report", message: "an unknown report".to_owned() }),
-        };
-        let weight = u32::try_from(weight).unwrap_or(u32::MAX);
-        let bytes = self.bytes.clone().acquire_many_owned(weight).await;
-        let bytes = bytes.map_err(|_| Close { code: "stopping", message: "the session ends".to_owned() })?;
-        self.wait(Input::Reported(Reported { event, bytes }))
-    }
-
-    /// Hands it to those that wait for the driver.
-    fn wait(&self, input: Input) -> Result<(), Close> {
-        self.work.try_send(input).map_err(|_| Close {
-            code: "too_many_reports",
-            message: format!("{WORK_REPORTS_MAX} reports wait"),
-        })
-    }
-}
-
-async fn forward(service: &NodesService, mut reports: mpsc::Receiver<Input>) -> Close {
-    while let Some(report) = reports.recv().await {
-        if service.inbox.send(report).await.is_err() {
+/// The attach, then the reports, in order.
+async fn forward(service: &NodesService, attached: Input, mut reports: mpsc::Receiver<Input>) -> Close {
+    let mut next = Some(attached);
+    while let Some(input) = next {
+        if service.inbox.send(input).await.is_err() {
             break;
         }
+        next = reports.recv().await;
     }
-    Close { code: "stopping", message: "the scheduler is stopping".to_owned() }
+    Close::new(CloseCode::Stopping, "the scheduler is stopping")
 }
 
 /// Acknowledges the latest heartbeat; one that was overtaken needs no answer.
@@ -249,7 +170,7 @@ async fn acknowledge_beats(mut beats: watch::Receiver<Option<u64>>, out: &Out) -
             return close;
         }
     }
-    Close { code: "gone", message: "the reader ended".to_owned() }
+    Close::new(CloseCode::Gone, "the reader ended")
 }
 
 async fn send_commands(service: &NodesService, mut commands: mpsc::Receiver<Outgoing>, out: &Out) -> Close {
@@ -275,7 +196,7 @@ async fn send_commands(service: &NodesService, mut commands: mpsc::Receiver<Outg
             return close;
         }
     }
-    Close { code: "replaced", message: "the session was replaced".to_owned() }
+    replaced()
 }
 
 /// Commands as messages, in order. A start that cannot be resolved ends its attempt instead.
@@ -327,17 +248,17 @@ async fn send(out: &Out, kinds: Vec<v1::command::Kind>) -> Result<(), Close> {
     let commands = kinds.into_iter().map(|kind| v1::Command { kind: Some(kind) }).collect();
     match timeout(SEND_STALL_MAX, out.send(Ok(v1::CommandBatch { commands }))).await {
         Ok(Ok(())) => Ok(()),
-        Ok(Err(_)) => Err(Close { code: "gone", message: "the executor closed the stream".to_owned() }),
-        Err(_) => Err(Close {
-            code: "node_too_slow",
-            message: format!("the stream took nothing for {} s", SEND_STALL_MAX.as_secs()),
-        }),
+        Ok(Err(_)) => Err(Close::new(CloseCode::Gone, "the executor closed the stream")),
+        Err(_) => Err(Close::new(
+            CloseCode::NodeTooSlow,
+            format!("the stream took nothing for {} s", SEND_STALL_MAX.as_secs()),
+        )),
     }
 }
 
 /// The last command of a session that this side ends; the stream may be gone already.
 async fn refuse(out: &Out, close: Close) {
-    let refuse = v1::Refuse { code: close.code.to_owned(), message: close.message };
+    let refuse = v1::Refuse { code: close.code.to_string(), message: close.message };
     let command = v1::Command { kind: Some(v1::command::Kind::Refuse(refuse)) };
     let _ = out.try_send(Ok(v1::CommandBatch { commands: vec![command] }));
 }

@@ -13,7 +13,7 @@ use rollout::{AttemptId, FailureCode, GroupId, JobId, NodeId, RolloutId, StepInd
 use rollout_wire::{to_wire, v1};
 use scheduler_core::Record;
 use scheduler_core::config::BREAKER_WINDOW;
-use scheduler_core::record::{CheckpointKind, LeaseState, RolloutEnd};
+use scheduler_core::record::{CheckpointKind, Hold, LeaseState, RolloutEnd};
 use serde_json::{Value, json};
 
 /// A job as it is first stored.
@@ -227,12 +227,14 @@ impl Folding {
         versions: &BTreeMap<NodeId, String>,
     ) {
         match record {
-            Record::JobState { job, state, reason, cancel_code } => {
+            Record::JobState { job, state, reason, hold, cancel_code, unrecorded } => {
                 let finished_at = state.is_final().then_some(now.0);
                 let code = cancel_code.or(self.cancel_codes.get(job).copied());
                 self.cancel_codes.extend(code.map(|code| (*job, code)));
                 let code = code.map(|code| code.as_str());
-                let row = json!([job.to_string(), JobState::as_str(*state), reason, finished_at, code]);
+                let hold = hold.map(Hold::as_str);
+                let state = JobState::as_str(*state);
+                let row = json!([job.to_string(), state, reason, finished_at, code, hold, unrecorded]);
                 self.job_states.insert(*job, row);
             }
             Record::GroupsAdmitted { job, first, count } => {
@@ -479,8 +481,15 @@ mod tests {
     #[test]
     fn the_last_word_on_a_job_wins() {
         let job = JobId::from_bits(1);
-        let state = |state| Record::JobState { job, state, reason: String::new(), cancel_code: None };
+        let state = |state| Record::JobState {
+            job,
+            state,
+            reason: String::new(),
+            hold: None,
+            cancel_code: None,
+            unrecorded: None,
+        };
         let writes = fold(vec![state(JobState::Cancelling), state(JobState::Cancelled)]);
-        assert_eq!(writes.job_states.json(), format!("[[\"{job}\",\"cancelled\",\"\",7,null]]"));
+        assert_eq!(writes.job_states.json(), format!("[[\"{job}\",\"cancelled\",\"\",7,null,null,null]]"));
     }
 }

@@ -260,4 +260,36 @@ mod tests {
         assert_eq!(refused.code(), "store_failed", "{refused:?}");
         assert!(refused.hint().is_some_and(|hint| !hint.contains("aside")), "{:?}", refused.hint());
     }
+
+    /// Holds that earlier versions kept as words.
+    #[tokio::test]
+    async fn holds_kept_as_words_become_what_they_said() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("words.db");
+        let options = SqliteConnectOptions::new().filename(&path).create_if_missing(true);
+        let mut old = SqliteConnection::connect_with(&options).await.unwrap();
+        sqlx::query("CREATE TABLE jobs (state TEXT, reason TEXT)").execute(&mut old).await.unwrap();
+        let told = "rows are missing: g0 is odd; it is tried again at the next start";
+        let rows = [
+            ("held", told.to_owned(), Some("unrecorded"), "", Some("g0 is odd")),
+            ("held", "too_big_for_yard: a".to_owned(), Some("no_node"), "too_big_for_yard: a", None),
+            ("held", format!("bulk; {told}"), Some("breaker"), "bulk", Some("g0 is odd")),
+            ("cancelling", told.to_owned(), None, told, None),
+        ];
+        for (state, reason, ..) in &rows {
+            let insert = sqlx::query("INSERT INTO jobs VALUES ($1, $2)").bind(state).bind(reason);
+            insert.execute(&mut old).await.unwrap();
+        }
+        let migration = MIGRATIONS.iter().find(|m| m.description == "holds").expect("it is there");
+        sqlx::raw_sql(migration.sql.clone()).execute(&mut old).await.unwrap();
+        type Read = (Option<String>, String, Option<String>);
+        let read: Vec<Read> = sqlx::query_as("SELECT hold, reason, unrecorded FROM jobs ORDER BY rowid")
+            .fetch_all(&mut old)
+            .await
+            .unwrap();
+        for ((.., hold, reason, unrecorded), read) in rows.iter().zip(read) {
+            let read = (read.0.as_deref(), read.1.as_str(), read.2.as_deref());
+            assert_eq!(read, (*hold, *reason, *unrecorded));
+        }
+    }
 }

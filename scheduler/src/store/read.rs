@@ -10,7 +10,8 @@ use rollout::{
     Timestamp,
 };
 use rollout_wire::v1;
-use scheduler_core::record::LeaseState;
+use scheduler_core::explain::missing_rows;
+use scheduler_core::record::{Hold, LeaseState};
 use serde_json::json;
 use sqlx::sqlite::SqliteRow;
 
@@ -29,7 +30,12 @@ pub struct JobRow {
     pub groups_total: u32,
     pub group_size: u32,
     pub state: JobState,
+    /// The job's own; [`told`](Self::told) is what people read.
     pub reason: String,
+    /// Why it is held, if it is.
+    pub hold: Option<Hold>,
+    /// Why rows of closed groups cannot be written.
+    pub unrecorded: Option<String>,
     /// Why it was cancelled.
     pub cancel_code: Option<FailureCode>,
     pub next_group: u32,
@@ -127,6 +133,15 @@ pub(super) fn closed(row: &SqliteRow, at: &GroupId) -> Result<Option<(i64, Group
     Ok(Some((seq, closed_as)))
 }
 
+impl JobRow {
+    /// Its reason, and what it says of rows that cannot be written.
+    pub fn told(&self) -> String {
+        let missing = self.unrecorded.as_deref().map(missing_rows);
+        let own = Some(self.reason.clone()).filter(|own| !own.is_empty());
+        own.into_iter().chain(missing).collect::<Vec<_>>().join("; ")
+    }
+}
+
 fn job_row(row: &SqliteRow) -> Result<JobRow, Error> {
     let job: JobId = row::parsed(row, "jobs", "job", &"unknown")?;
     let text = |column| row::text(row, "jobs", column, &job).map(str::to_owned);
@@ -140,6 +155,10 @@ fn job_row(row: &SqliteRow) -> Result<JobRow, Error> {
         group_size: row::unsigned(row, "jobs", "group_size", &job)?,
         state: row::word("jobs", "state", &job, &text("state")?, &JOB_STATES, JobState::as_str)?,
         reason: text("reason")?,
+        hold: row::optional_text(row, "jobs", "hold", &job)?
+            .map(|hold| row::word("jobs", "hold", &job, &hold, &Hold::ALL, Hold::as_str))
+            .transpose()?,
+        unrecorded: row::optional_text(row, "jobs", "unrecorded", &job)?,
         cancel_code: row::optional_text(row, "jobs", "cancel_code", &job)?
             .map(|code| code.parse().map_err(|e| row::wrong("jobs", "cancel_code", &job, e)))
             .transpose()?,
@@ -318,8 +337,23 @@ impl Reads {
         after: Option<RolloutId>,
         limit: u32,
     ) -> Result<Vec<RolloutRow>, Error> {
-        let (group, sample, refill) = after
-            .map_or((-1, -1, -1), |r| (i64::from(r.group.index), i64::from(r.sample), i64::from(r.refill)));
+        let place = |r: RolloutId| (i64::from(r.group.index), i64::from(r.sample), i64::from(r.refill));
+        self.rollouts_after(job, after.map_or((-1, -1, -1), place), limit).await
+    }
+
+    pub async fn rollout_row(&self, rollout: RolloutId) -> Result<Option<RolloutRow>, Error> {
+        let before =
+            (i64::from(rollout.group.index), i64::from(rollout.sample), i64::from(rollout.refill) - 1);
+        let next = self.rollouts_after(rollout.group.job, before, 1).await?;
+        Ok(next.into_iter().find(|row| row.rollout == rollout))
+    }
+
+    async fn rollouts_after(
+        &self,
+        job: JobId,
+        (group, sample, refill): (i64, i64, i64),
+        limit: u32,
+    ) -> Result<Vec<RolloutRow>, Error> {
         let rows = sqlx::query(statement!("common/list_rollouts"))
             .bind(job.to_string())
             .bind(group)

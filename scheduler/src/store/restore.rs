@@ -18,7 +18,6 @@ use sqlx::sqlite::SqliteRow;
 use super::read::{self, JobRow};
 use super::{Reads, failed, row, statement};
 use crate::error::Error;
-use crate::unrecorded::without_unrecorded;
 
 const CHECKPOINT_KINDS: [CheckpointKind; 2] = [CheckpointKind::After, CheckpointKind::Every];
 
@@ -46,14 +45,17 @@ impl Reads {
                 rollouts: rollouts.remove(&group).unwrap_or_default().into_values().collect(),
             });
         }
-        // Rows that could not be written are tried again: the job is as the core had it.
-        let (reason, told) = without_unrecorded(&job.reason);
-        let held_for_rows = told && reason.is_empty() && job.state == JobState::Held;
+        if (job.state == JobState::Held) != job.hold.is_some() {
+            let problem = format!("{:?} of a job that is {}", job.hold, job.state.as_str());
+            return Err(row::wrong("jobs", "hold", &job.job, problem));
+        }
         Ok(JobSnapshot {
             job: job.job,
             plan,
-            state: if held_for_rows { JobState::Running } else { job.state },
-            reason: reason.to_owned(),
+            state: job.state,
+            reason: job.reason.clone(),
+            hold: job.hold,
+            unrecorded: job.unrecorded.is_some(),
             cancel_code: job.cancel_code.unwrap_or(FailureCode::Cancelled),
             groups_total: job.groups_total,
             next_group: job.next_group,

@@ -81,7 +81,7 @@ async fn followers_are_bounded_by_name_and_a_thousand_idle_ones_slow_nobody() {
 async fn a_reader_that_takes_nothing_is_told_so_and_gives_its_place_back() {
     let dir = tempfile::tempdir().unwrap();
     let mut yard = Yard::new(dir.path());
-    yard.client_stall = Duration::from_millis(500);
+    yard.reader_stall = Duration::from_millis(500);
     let running = yard.start().await;
     let _executor = Executor::attach(&yard, Behaviour { stdout_bytes: 16 << 20, ..Behaviour::default() });
     let id = yard.client().await.submit(hello(&yard, "a")).await.unwrap().into_inner().job.unwrap().id;
@@ -114,5 +114,31 @@ async fn a_reader_that_takes_nothing_is_told_so_and_gives_its_place_back() {
         let status = tokio::time::timeout(HANG, ended).await.unwrap();
         assert_eq!(code(&status), "client_too_slow", "{status:?}");
     }
+    running.stop().await;
+}
+
+#[tokio::test]
+async fn a_reader_that_pauses_for_longer_than_a_sender_may_gets_the_whole_log() {
+    const LOG_BYTES: usize = 16 << 20;
+    let dir = tempfile::tempdir().unwrap();
+    let mut yard = Yard::new(dir.path());
+    yard.client_stall = Duration::from_millis(300);
+    let running = yard.start().await;
+    let _executor = Executor::attach(&yard, Behaviour { stdout_bytes: LOG_BYTES, ..Behaviour::default() });
+    let id = yard.client().await.submit(hello(&yard, "a")).await.unwrap().into_inner().job.unwrap().id;
+    finished(&yard, &id).await;
+    let logs = v1::LogsRequest {
+        rollout: format!("{id}-g0-s0"),
+        step: "work".to_owned(),
+        stream: "stdout".to_owned(),
+        ..v1::LogsRequest::default()
+    };
+    let mut stream = yard.client().await.logs(logs).await.unwrap().into_inner();
+    tokio::time::sleep(Duration::from_secs(2)).await;
+    let mut bytes = 0;
+    while let Some(chunk) = stream.message().await.expect("the log goes on") {
+        bytes += chunk.data.len();
+    }
+    assert_eq!(bytes, "hello from work\n".len() + LOG_BYTES);
     running.stop().await;
 }

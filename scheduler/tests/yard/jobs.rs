@@ -1,7 +1,10 @@
 //! Jobs from submit to table.
 
 use rollout_wire::v1;
+use rollout_wire::v1::jobs_client::JobsClient;
+use scheduler::{Config, Reader};
 use sha2::Digest;
+use tonic::transport::Channel;
 
 use crate::executor::{Behaviour, Executor};
 use crate::yard::{HELLO_ROLLOUTS, Yard, code, finished, hello};
@@ -52,7 +55,9 @@ async fn a_job_runs_from_submit_to_its_table() {
     assert!(rollouts.iter().all(|r| r.status == "completed" && r.reward == Some(1.0)));
     assert_eq!((rollouts[0].task_id.as_str(), rollouts[4].task_id.as_str()), ("row-0", "row-1"));
     let request = v1::ListStepsRequest { rollout: rollouts[5].id.clone() };
-    let steps = client.list_steps(request).await.unwrap().into_inner().steps;
+    let reply = client.list_steps(request).await.unwrap().into_inner();
+    assert_eq!(reply.rollout.as_ref(), Some(&rollouts[5]));
+    let steps = reply.steps;
     let shown: Vec<_> = steps.iter().map(|s| (s.step.as_str(), s.state.as_str(), s.node.as_str())).collect();
     assert_eq!(shown, [("work", "succeeded", "n1"), ("grade", "succeeded", "n1")]);
 
@@ -72,11 +77,52 @@ async fn a_job_runs_from_submit_to_its_table() {
     let target = format!("{}/grade", rollouts[5].id);
     let lines = client.explain(v1::ExplainRequest { target }).await.unwrap().into_inner().lines;
     assert_eq!(lines, ["Step `grade` ended well; the rollout ended as completed; its rows are sealed."]);
+    assert_eq!(output(&mut client, &rollouts[5].id, "work", "answer").await.unwrap(), b"answer\n");
+    let refused = output(&mut client, &rollouts[5].id, "work", "anser").await.unwrap_err();
+    assert_eq!(code(&refused), "not_found");
+    assert_eq!(hint(&refused), "the outputs that are kept: answer");
+    let absent = v1::ListStepsRequest { rollout: format!("{id}-g7-s0") };
+    let refused = client.list_steps(absent).await.unwrap_err();
+    assert!(hint(&refused).contains(&format!("`rollyard explain {id}`")), "{refused:?}");
     let nodes = client.list_nodes(v1::ListNodesRequest {}).await.unwrap().into_inner().nodes;
     assert_eq!((nodes.len(), nodes[0].state.as_str(), nodes[0].version.as_str()), (1, "attached", "fake/1"));
     assert_eq!(nodes[0].used_cpu_milli, 0);
     drop(executor);
     running.stop().await;
+
+    // What was kept is there without a yard too.
+    let config = Config::new(yard.dir.join("data"), "yard".parse().unwrap());
+    let reader = Reader::open(&config).await.unwrap();
+    let mut client = JobsClient::new(reader.channel());
+    assert_eq!(output(&mut client, &rollouts[5].id, "work", "answer").await.unwrap(), b"answer\n");
+    drop(client);
+    reader.close().await.unwrap();
+}
+
+/// The bytes of an output of the last attempt.
+async fn output(
+    client: &mut JobsClient<Channel>,
+    rollout: &str,
+    step: &str,
+    name: &str,
+) -> Result<Vec<u8>, tonic::Status> {
+    let request = v1::ReadArtifactRequest {
+        rollout: rollout.to_owned(),
+        step: step.to_owned(),
+        name: name.to_owned(),
+        attempt: None,
+    };
+    let mut chunks = client.read_artifact(request).await?.into_inner();
+    let mut bytes = Vec::new();
+    while let Some(chunk) = chunks.message().await? {
+        bytes.extend(chunk.data);
+    }
+    Ok(bytes)
+}
+
+fn hint(status: &tonic::Status) -> String {
+    let hint = status.metadata().get(rollout_wire::HINT_METADATA).expect("a hint");
+    hint.to_str().expect("ASCII").to_owned()
 }
 
 #[tokio::test]
@@ -87,7 +133,7 @@ async fn without_an_executor_explain_says_so() {
     let mut client = yard.client().await;
     let job = client.submit(hello(&yard, "a")).await.unwrap().into_inner().job.unwrap();
     let lines = client.explain(v1::ExplainRequest { target: job.id }).await.unwrap().into_inner().lines;
-    assert!(lines[0].contains("no executor"), "{lines:?}");
+    assert!(lines[0].contains("No executor"), "{lines:?}");
     running.stop().await;
 }
 

@@ -4,10 +4,12 @@
 mod executor;
 mod faults;
 mod followers;
+mod heartbeats;
 mod held;
 mod history;
 mod hostile;
 mod jobs;
+mod liar;
 mod liars;
 mod lies;
 mod readers;

@@ -123,7 +123,7 @@ impl World {
         let mut snapshot = Snapshot { jobs: Vec::new(), nodes: self.reads.node_snapshots().await.unwrap() };
         for row in self.reads.unfinished_jobs().await.unwrap() {
             let plan = self.plans[&row.job].clone();
-            let expand = |_| Ok(ExpandedGroup { resources: None, broken: None });
+            let expand = |_| Ok(ExpandedGroup { resources: None, spans: None, broken: None });
             snapshot.jobs.push(self.reads.job_snapshot(&row, plan, expand).await.unwrap());
         }
         snapshot
@@ -202,11 +202,17 @@ impl World {
             7 if self.below(8) == 0 => Event::JobCancelled {
                 job: JobId::from_bits(1 + self.below(3)),
                 code: if self.below(2) == 0 { FailureCode::Cancelled } else { FailureCode::JobTimeout },
-                reason: "by \"chance\"".to_owned(),
+                // Words of ours in a reason of theirs.
+                reason: "rows are missing: by \"chance\"".to_owned(),
+            },
+            7 if self.below(8) == 0 => Event::GroupsUnrecorded {
+                job: JobId::from_bits(1 + self.below(3)),
+                problem: "too_big_for_yard: no".to_owned(),
+                last: self.below(4) == 0,
             },
             8 | 9 => match self.expansions.pop() {
                 Some((job, first, count)) => {
-                    let group = ExpandedGroup { resources: None, broken: None };
+                    let group = ExpandedGroup { resources: None, spans: None, broken: None };
                     Event::GroupsExpanded { job, first, groups: vec![group; count as usize] }
                 }
                 None => return,

@@ -22,6 +22,7 @@ pub struct Yard {
     pub blobs: Option<String>,
     pub reconcile_every: Duration,
     pub client_stall: Duration,
+    pub reader_stall: Duration,
 }
 
 pub struct Running {
@@ -37,6 +38,7 @@ impl Yard {
             blobs: None,
             reconcile_every: Duration::from_millis(200),
             client_stall: Duration::from_secs(30),
+            reader_stall: Duration::from_secs(3_600),
         }
     }
 
@@ -75,6 +77,7 @@ fn config(yard: &Yard) -> Config {
     config.commit_hook = yard.hook.clone();
     config.reconcile_every = yard.reconcile_every;
     config.client_stall = yard.client_stall;
+    config.reader_stall = yard.reader_stall;
     config
 }
 

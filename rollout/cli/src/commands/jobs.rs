@@ -4,7 +4,7 @@ use rollout::{JobId, Name, RolloutId};
 use rollout_wire::v1::{CancelRequest, ExplainRequest, ListNodesRequest, StepRow};
 
 use super::Context;
-use crate::args::{Cancel, Explain, Ps, Show};
+use crate::args::{Cancel, Explain, OutputFormat, Ps, Show};
 use crate::client::Client;
 use crate::error::Error;
 use crate::exit::ExitStatus;
@@ -49,16 +49,18 @@ pub async fn ps(context: &Context, args: &Ps) -> Result<ExitStatus, Error> {
         Some(job) => {
             let (rollouts, more) = client.list_rollouts(&job.to_string(), limit).await?;
             let rollouts: Vec<_> = rollouts.into_iter().map(view::Rollout::from).collect();
-            Ok((context.output.rollouts(&rollouts), more))
+            let open = rollouts.iter().any(|rollout| rollout.finished_at_us.is_none());
+            Ok((context.output.rollouts(&rollouts), more, open))
         }
         None => {
             let (jobs, more) = client.list_jobs(args.unfinished, limit).await?;
             let runs = client.yard_runs();
             let jobs: Vec<_> = jobs.into_iter().map(|job| view::Job::told(job, runs)).collect();
-            Ok((context.output.jobs(&jobs), more))
+            let open = jobs.iter().any(|job| !job.is_final());
+            Ok((context.output.jobs(&jobs), more, open))
         }
     };
-    let (text, more) = context.ask(question).await?;
+    let (text, more, _) = context.ask(question, |(_, _, open)| *open).await?;
     Context::print(&text)?;
     if more {
         context.talk.say(&format!("there are more; see them with --limit above {limit}"));
@@ -72,7 +74,7 @@ pub async fn show(context: &Context, args: &Show) -> Result<ExitStatus, Error> {
             let question = async |client: &Client| {
                 Ok(view::Job::told(client.get(&job.to_string()).await?, client.yard_runs()))
             };
-            context.output.job(&context.ask(question).await?)
+            context.output.job(&context.ask(question, |job| !job.is_final()).await?)
         }
         Target::Rollout(rollout) => context.output.steps(&steps(context, rollout, None).await?),
         Target::Step(rollout, step) => context.output.steps(&steps(context, rollout, Some(step)).await?),
@@ -88,12 +90,13 @@ async fn steps(
     step: Option<Name>,
 ) -> Result<view::RolloutSteps, Error> {
     let id = rollout.to_string();
-    let rows = context.ask(async |client| client.list_steps(&id).await).await?;
+    let question = async |client: &Client| client.list_steps(&id).await;
+    let (rows, head) = context.ask(question, |(_, head)| head.finished_at_us.is_none()).await?;
     let wanted = |row: &&StepRow| step.as_ref().is_none_or(|step| row.step == step.as_str());
     let steps: Vec<_> = rows.iter().filter(wanted).cloned().map(view::Step::from).collect();
     match step {
         Some(step) if steps.is_empty() => Err(no_step(&rollout, step.as_str(), &rows)),
-        _ => Ok(view::RolloutSteps { rollout: id, steps }),
+        _ => Ok(view::RolloutSteps::new(head.into(), steps)),
     }
 }
 
@@ -106,7 +109,8 @@ pub async fn explain(context: &Context, args: &Explain) -> Result<ExitStatus, Er
     Target::parse(&args.target)?;
     let request = ExplainRequest { target: args.target.clone() };
     let question = async |client: &Client| client.done(client.jobs().explain(request).await);
-    let reply = context.ask(question).await?;
+    // The answer has the sentence that no yard runs, where that is a reason.
+    let reply = context.ask(question, |_| false).await?;
     let detail = if reply.json.is_empty() {
         serde_json::Value::Null
     } else {
@@ -120,7 +124,17 @@ pub async fn explain(context: &Context, args: &Explain) -> Result<ExitStatus, Er
 }
 
 pub async fn cancel(context: &Context, args: &Cancel) -> Result<ExitStatus, Error> {
-    let request = CancelRequest { job: job_id(&args.job)?.to_string(), reason: args.reason.clone() };
+    let id = job_id(&args.job)?.to_string();
+    let before = context.ask(async |client| client.get(&id).await, |_| false).await.map(view::Job::from)?;
+    if before.is_final() {
+        if context.format == OutputFormat::Table {
+            let state = rollout::text::shown(&before.state, 64);
+            context.talk.say(&format!("job {id} is {state} already: there was nothing to cancel"));
+        }
+        Context::print(&context.output.job(&before))?;
+        return Ok(ExitStatus::Success);
+    }
+    let request = CancelRequest { job: id, reason: args.reason.clone() };
     let job = context.tell(async |client| client.done(client.jobs().cancel(request).await)).await?;
     Context::print(&context.output.job(&job.into()))?;
     Ok(ExitStatus::Success)
@@ -128,7 +142,8 @@ pub async fn cancel(context: &Context, args: &Cancel) -> Result<ExitStatus, Erro
 
 pub async fn nodes(context: &Context) -> Result<ExitStatus, Error> {
     let question = async |client: &Client| client.done(client.jobs().list_nodes(ListNodesRequest {}).await);
-    let nodes: Vec<_> = context.ask(question).await?.nodes.into_iter().map(view::Node::from).collect();
+    let reply = context.ask(question, |reply| !reply.nodes.is_empty()).await?;
+    let nodes: Vec<_> = reply.nodes.into_iter().map(view::Node::from).collect();
     Context::print(&context.output.nodes(&nodes))?;
     Ok(ExitStatus::Success)
 }

@@ -28,18 +28,20 @@ pub async fn logs(context: &Context, args: &Logs) -> Result<ExitStatus, Error> {
             });
         }
     };
-    context.ask(async |client| print(context, args, client, rollout, step).await).await?;
+    let question = async |client: &Client| print(context, args, client, rollout, step).await;
+    context.ask(question, |open| *open).await?;
     Ok(ExitStatus::Success)
 }
 
+/// Whether more may come: the step has an attempt that has not ended.
 async fn print(
     context: &Context,
     args: &Logs,
     client: &Client,
     rollout: RolloutId,
     step: Option<Name>,
-) -> Result<(), Error> {
-    let rows = client.list_steps(&rollout.to_string()).await?;
+) -> Result<bool, Error> {
+    let (rows, _) = client.list_steps(&rollout.to_string()).await?;
     let step = match step {
         Some(step) if rows.iter().any(|row| row.step == step.as_str()) => step.to_string(),
         Some(step) => return Err(no_step(&rollout, step.as_str(), &rows)),
@@ -49,6 +51,7 @@ async fn print(
             step
         }
     };
+    let open = rows.iter().any(|row| row.step == step && row.attempt.is_some() && row.outcome.is_none());
     let request = LogsRequest {
         rollout: rollout.to_string(),
         step,
@@ -68,7 +71,7 @@ async fn print(
             ));
         }
     }
-    Ok(())
+    Ok(open)
 }
 
 /// The first step that failed, else the last that started.
@@ -81,9 +84,10 @@ fn most_telling(rollout: &RolloutId, rows: &[StepRow]) -> Result<String, Error> 
     Ok(row.step.clone())
 }
 
+/// Writes bytes that come in pieces.
 #[derive(Debug)]
-struct Printer {
-    json: bool,
+pub struct Printer {
+    pub json: bool,
     /// For standard output and standard error.
     escape: [bool; 2],
     /// The start of a character whose rest comes with the next chunk.
@@ -91,7 +95,7 @@ struct Printer {
 }
 
 impl Printer {
-    fn new(format: OutputFormat, raw: bool) -> Self {
+    pub fn new(format: OutputFormat, raw: bool) -> Self {
         let escape = [io::stdout().is_terminal() && !raw, io::stderr().is_terminal() && !raw];
         Self { json: format == OutputFormat::Json, escape, cut: Default::default() }
     }
@@ -102,12 +106,17 @@ impl Printer {
             let mut stdout = io::stdout().lock();
             return stdout.write_all(as_json(chunk).as_bytes()).and_then(|()| stdout.flush());
         }
+        self.bytes(stream, &chunk.data)
+    }
+
+    /// For people; stream 1 is standard error.
+    pub fn bytes(&mut self, stream: usize, data: &[u8]) -> io::Result<()> {
         let escaped;
         let bytes = if self.escape[stream] {
-            escaped = escape(&mut self.cut[stream], &chunk.data);
+            escaped = escape(&mut self.cut[stream], data);
             escaped.as_bytes()
         } else {
-            &chunk.data
+            data
         };
         if stream == 1 {
             return io::stderr().lock().write_all(bytes);

@@ -25,7 +25,7 @@ pub fn markdown() -> String {
          the last line of standard error, also where the command line itself is wrong:\n\
          `{\"error\": {\"code\", \"message\", \"causes\", \"hint\", \"exit_code\"}}`. `logs` prints one object a\n\
          line as the output comes: `{\"stream\", \"text\", \"dropped_bytes\"}`, with `hex` in place of `text`\n\
-         where the bytes are not UTF-8.\n\n\
+         where the bytes are not UTF-8; `artifact` does so with `{\"text\"}` or `{\"hex\"}`.\n\n\
          | exit code | meaning |\n|---|---|\n",
     );
     for status in ExitStatus::ALL {

@@ -1,16 +1,19 @@
 //! `run`: one spec, one command, a yard that lives as long as it.
 
+use std::time::Duration;
+
 use nix::sys::resource::{UsageWho, getrusage};
 use nix::sys::time::TimeValLike;
 use rollout::text::shown;
 use rollout_wire::v1::ListRequest;
 use rollout_wire::v1::submit_request::IfUnfinished;
+use tokio::time::timeout;
 
 use super::Context;
 use super::specs::{accept, follow, fresh_key, send};
 use crate::args;
 use crate::client::Client;
-use crate::error::Error;
+use crate::error::{Error, chain};
 use crate::exit::ExitStatus;
 use crate::interrupt;
 use crate::output::human::count;
@@ -20,6 +23,8 @@ use crate::yard::Yard;
 
 /// Other unfinished jobs that are named.
 const COMPANY_MAX: u32 = 5;
+/// For the yard to say what an interrupted job is left with.
+const FAREWELL_TIMEOUT: Duration = Duration::from_secs(2);
 const STOPPING: &str = "stopping: what runs is ended, what is done stays; Ctrl-C again exits at once";
 
 pub async fn run(context: &Context, args: &args::Run) -> Result<ExitStatus, Error> {
@@ -32,11 +37,18 @@ pub async fn run(context: &Context, args: &args::Run) -> Result<ExitStatus, Erro
     let stop = interrupt::watch(context.talk.clone(), STOPPING.to_owned())?;
     let mut yard = Yard::both(&context.data_dir, &args.capacity).await?;
     let work = async {
-        let client = Client::connect(url).await?;
         let if_unfinished = if args.new { IfUnfinished::New } else { IfUnfinished::Resume };
-        let submitted = send(&client, &source, &checked, table, fresh_key(), if_unfinished).await?;
-        context.talk.say(&greeting(&submitted));
-        say_company(context, &client, &submitted.job.id).await?;
+        let submit = async {
+            let client = Client::connect(url).await?;
+            let submitted = send(&client, &source, &checked, table, fresh_key(), if_unfinished).await?;
+            context.talk.say(&greeting(&submitted));
+            say_company(context, &client, &submitted.job.id).await?;
+            Ok((client, submitted))
+        };
+        let (client, submitted) = tokio::select! {
+            submitted = submit => submitted?,
+            () = stop.cancelled() => return Err(Error::Interrupted),
+        };
         let ended = follow(context, &client, &submitted.job, args.keep_going, &stop, Some(cpu_ms)).await;
         if matches!(ended, Err(Error::Interrupted)) {
             farewell(context, &client, &submitted.job.id).await;
@@ -47,9 +59,25 @@ pub async fn run(context: &Context, args: &args::Run) -> Result<ExitStatus, Erro
         result = work => result,
         error = yard.failed() => Err(error),
     };
-    let stopped = yard.stop().await;
-    // A job that ended badly says more than a yard that did not stop well.
-    result.and_then(|status| stopped.map(|()| status))
+    outcome(result, yard.stop().await)
+}
+
+/// How the command ended, from how its work and its yard did. A yard that fails refuses calls and
+/// breaks connections: of the two errors its own is the cause. A job that ended badly and a reader
+/// who stopped it or went away are no such consequence.
+fn outcome(work: Result<ExitStatus, Error>, yard: Result<(), Error>) -> Result<ExitStatus, Error> {
+    match (work, yard) {
+        (work, Ok(())) => work,
+        (Ok(_), Err(cause)) => Err(cause),
+        (Err(error @ (Error::JobEnded { .. } | Error::Interrupted | Error::Stdout(_))), Err(cause)) => {
+            tracing::error!(error = chain(&cause), "the yard did not stop well");
+            Err(error)
+        }
+        (Err(error), Err(cause)) => {
+            tracing::debug!(error = chain(&error), "what the yard's failure led to");
+            Err(cause)
+        }
+    }
 }
 
 fn greeting(submitted: &Submitted) -> String {
@@ -83,12 +111,13 @@ async fn say_company(context: &Context, client: &Client, job: &str) -> Result<()
 
 /// Says what an interrupted job is left with. The yard still answers; if not, less is said.
 async fn farewell(context: &Context, client: &Client, job: &str) {
-    let left = match client.get(job).await.map(Job::from) {
-        Ok(job) if job.is_final() => return,
-        Ok(job) => {
+    let left = match timeout(FAREWELL_TIMEOUT, client.get(job)).await.map(|job| job.map(Job::from)) {
+        Ok(Ok(job)) if job.is_final() => return,
+        Ok(Ok(job)) => {
             format!(" with {} of {} rollouts ended", count(job.rollouts.ended), count(job.rollouts.total))
         }
-        Err(error) => {
+        Err(_) => String::new(),
+        Ok(Err(error)) => {
             tracing::debug!(%error, "the state of the interrupted job");
             String::new()
         }

@@ -154,7 +154,7 @@ pub async fn follow(
         return Ok(ExitStatus::Success);
     }
     let reason = job.reason.or(job.failure_message).unwrap_or_else(|| "no rollout ended well".to_owned());
-    Err(Error::JobEnded { job: job.id, state: job.state, reason })
+    Err(Error::JobEnded { job: job.id, state: job.state, reason, own_yard: yard_cpu_ms.is_some() })
 }
 
 /// Between two looks at whether anything moves.
@@ -188,7 +188,7 @@ async fn say_why_nothing_moves(
         if kept.iter().map(|line| without_digits(line)).eq(said.iter().map(|line| without_digits(line))) {
             continue;
         }
-        context.talk.say(&format!("nothing runs: {}", kept.join("\n              ")));
+        context.talk.say(&format!("nothing runs: {}", kept.join("\n  ")));
         said = kept;
     }
 }

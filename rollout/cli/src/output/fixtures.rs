@@ -35,7 +35,7 @@ pub fn running_job() -> Job {
         state: "running".into(),
         yard_runs: true,
         reason: None,
-        spec_hash: "sha256:5f1c".into(),
+        spec_hash: format!("sha256:{}", "5f1c".repeat(16)),
         table_root: "/data/out".into(),
         created_at_us: ago(75),
         finished_at_us: None,
@@ -178,28 +178,35 @@ pub fn rollout_steps() -> RolloutSteps {
         ended_at_us: None,
         outcome: None,
     };
-    RolloutSteps { rollout: format!("{JOB}-g4-s0"), steps: vec![ended_step(), graded, waiting] }
+    RolloutSteps::new(failed_rollout(), vec![ended_step(), graded, waiting])
 }
 
 pub fn nodes() -> Vec<Node> {
-    vec![Node {
+    let attached = Node {
         name: "local".into(),
         state: "attached".into(),
         incarnation: "i0000000000009".into(),
         version: "0.1.0".into(),
-        cpu_milli: 2000,
-        cpu_used_milli: 1500,
-        memory_bytes: 24 << 30,
-        memory_used_bytes: 3 << 29,
-        memory_available_bytes: 20 << 30,
-        disk_bytes: 80 << 30,
-        disk_used_bytes: 0,
-        sandboxes: 8,
-        sandboxes_max: 4096,
-        held: 9,
-        load_milli: 1520,
+        cpu_milli: Some(2000),
+        cpu_used_milli: Some(1500),
+        memory_bytes: Some(24 << 30),
+        memory_used_bytes: Some(3 << 29),
+        memory_available_bytes: Some(20 << 30),
+        disk_bytes: Some(80 << 30),
+        disk_used_bytes: Some(0),
+        sandboxes: Some(8),
+        sandboxes_max: Some(4096),
+        held: Some(9),
+        load_milli: Some(1520),
         backends: vec!["container".into()],
-    }]
+    };
+    let detached = rollout_wire::v1::Node {
+        name: "far".into(),
+        state: "detached".into(),
+        version: "0.1.0".into(),
+        ..rollout_wire::v1::Node::default()
+    };
+    vec![attached, detached.into()]
 }
 
 pub fn explanation() -> Explanation {

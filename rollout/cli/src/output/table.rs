@@ -12,10 +12,12 @@ use super::report::{clean, failures, label, remarks, rewards, time};
 use crate::error::lines;
 use crate::spec::{DryRun, Finding};
 use crate::summary::{Summary, python};
-use crate::view::{Explanation, Job, Node, Outcome, Rollout, RolloutSteps, Step, Submitted};
+use crate::view::{Artifact, Explanation, Job, Node, Outcome, Rollout, RolloutSteps, Step, Submitted};
 
 /// The most characters of one sentence of an explanation or a failure.
 pub const SENTENCE_CHARS_MAX: usize = 500;
+/// The most characters of a line of Python: one holds a path.
+const PYTHON_LINE_CHARS_MAX: usize = 8_192;
 
 #[derive(Debug)]
 pub struct Table {
@@ -57,10 +59,11 @@ impl Output for Table {
             state += &format!(": {}", shown(reason, SENTENCE_CHARS_MAX));
         }
         label(self.columns, &mut out, "state", &state);
-        if let Some(message) = &job.failure_message {
+        // Of a cancelled job it is the reason, which the state has told.
+        if let Some(message) = job.failure_message.as_ref().filter(|text| job.reason.as_ref() != Some(text)) {
             label(self.columns, &mut out, "error", &lines(message).join("\n"));
         }
-        label(self.columns, &mut out, "spec", &shown(&job.spec_hash, 80));
+        label(self.columns, &mut out, "spec", &short_hash(&job.spec_hash));
         let groups = &job.groups;
         label(
             self.columns,
@@ -136,30 +139,36 @@ impl Output for Table {
         };
         let rows: Vec<_> = steps.steps.iter().map(row).collect();
         let heads = ["STEP", "KIND", ">TRY", "STATE", "NODE", ">RUN", ">CPU", ">MEMORY", "END", ">REWARD"];
-        let mut out = grid_in(self.columns, "", &heads, &rows);
+        let mut out = self.rollout(steps);
+        _ = write!(out, "\n{}", grid_in(self.columns, "", &heads, &rows));
         for step in &steps.steps {
             self.notes(&mut out, step);
         }
+        self.artifacts(&mut out, steps);
         if let Some(step) = steps.steps.iter().find(|step| step.outcome.is_some()) {
             let target = format!("{}/{}", steps.rollout, step.step);
-            _ = writeln!(out, "\noutput of a step: {} logs {}", self.program, shown(&target, 200));
+            _ = writeln!(out, "\nwhat a step wrote: {} logs {}", self.program, shown(&target, 200));
         }
         out
     }
 
     fn nodes(&self, nodes: &[Node]) -> String {
         let row = |node: &Node| {
-            let of = |used: u64, all: u64, form: fn(u64) -> String| format!("{}/{}", form(used), form(all));
+            let dash = || "-".to_owned();
+            let of = |used: Option<u64>, all: Option<u64>, form: fn(u64) -> String| {
+                used.zip(all).map_or_else(dash, |(used, all)| format!("{}/{}", form(used), form(all)))
+            };
+            let load = |milli: u64| format!("{}.{:02}", milli / 1000, milli % 1000 / 10);
             vec![
                 node.name.clone(),
                 node.state.clone(),
                 of(node.cpu_used_milli, node.cpu_milli, cores),
                 of(node.memory_used_bytes, node.memory_bytes, size),
-                size(node.memory_available_bytes),
+                node.memory_available_bytes.map_or_else(dash, size),
                 of(node.disk_used_bytes, node.disk_bytes, size),
-                format!("{}/{}", count(node.sandboxes.into()), count(node.sandboxes_max.into())),
-                format!("{}.{:02}", node.load_milli / 1000, node.load_milli % 1000 / 10),
-                node.backends.join(","),
+                of(node.sandboxes.map(u64::from), node.sandboxes_max.map(u64::from), count),
+                node.load_milli.map_or_else(dash, load),
+                if node.backends.is_empty() { dash() } else { node.backends.join(",") },
                 node.version.clone(),
             ]
         };
@@ -233,8 +242,11 @@ impl Output for Table {
         label(self.columns, &mut out, "time", &time(summary));
         label(self.columns, &mut out, "tables", &shown(&job.table_root, SENTENCE_CHARS_MAX));
         if job.groups.sealed > 0 {
-            let [import, read] = python(job).map(|line| shown(&line, SENTENCE_CHARS_MAX));
-            label(self.columns, &mut out, "python", &format!("{import}\n{read}"));
+            label(self.columns, &mut out, "python", "this reads them (`pip install pyarrow`):");
+            // As it is pasted: neither indented nor wrapped.
+            for line in python(job) {
+                _ = writeln!(out, "{}", shown(&line, PYTHON_LINE_CHARS_MAX));
+            }
         }
         out
     }
@@ -301,19 +313,61 @@ impl Table {
                 ));
             }
         }
-        for artifact in &outcome.artifacts {
-            let (name, kind) = (shown(&artifact.name, 64), shown(&artifact.media_type, 64));
-            say(format!(
-                "output {name}: {} of {kind}, sha256 {}",
-                size(artifact.size_bytes),
-                shown(&artifact.sha256, 64)
-            ));
+    }
+
+    /// The head of a rollout.
+    fn rollout(&self, rollout: &RolloutSteps) -> String {
+        let mut out = String::new();
+        label(self.columns, &mut out, "rollout", &shown(&rollout.rollout, 80));
+        label(self.columns, &mut out, "task", &shown(&rollout.task_id, SENTENCE_CHARS_MAX));
+        let mut status = shown(&rollout.status, 64);
+        if let Some(failure) = &rollout.failure {
+            status += &format!(": {} ({})", shown(&failure.code, 64), shown(&failure.domain, 64));
         }
+        label(self.columns, &mut out, "status", &status);
+        let reward = rollout.reward.map_or_else(|| "none".to_owned(), |reward| figure(reward.into()));
+        label(self.columns, &mut out, "reward", &reward);
+        out
+    }
+
+    /// The outputs that were kept, and how to get one.
+    fn artifacts(&self, out: &mut String, steps: &RolloutSteps) {
+        let of_step = |step: &Step| {
+            let artifacts = step.outcome.iter().flat_map(|outcome| outcome.artifacts.clone());
+            let (name, attempt) = (step.step.clone(), step.attempt.unwrap_or(0));
+            artifacts.map(move |artifact| (name.clone(), attempt, artifact)).collect::<Vec<_>>()
+        };
+        let found: Vec<(String, u32, Artifact)> = steps.steps.iter().flat_map(of_step).collect();
+        let Some((step, _, artifact)) = found.last() else { return };
+        let command = format!("{} artifact {}/{step} {} > FILE", self.program, steps.rollout, artifact.name);
+        let row = |(step, attempt, artifact): &(String, u32, Artifact)| {
+            vec![
+                step.clone(),
+                attempt.to_string(),
+                artifact.name.clone(),
+                size(artifact.size_bytes),
+                artifact.sha256.clone(),
+            ]
+        };
+        let rows: Vec<_> = found.iter().map(row).collect();
+        let heads = ["STEP", ">TRY", "OUTPUT", ">SIZE", "SHA256"];
+        _ = write!(out, "\n{}", grid_in(self.columns, "", &heads, &rows));
+        _ = writeln!(out, "\nto get an output: {}", shown(&command, 400));
     }
 
     fn age(&self, at_us: Option<i64>) -> String {
         at_us.map_or_else(|| "-".to_owned(), |at| length(self.now.since(Timestamp(at)).0))
     }
+}
+
+/// Enough of a hash to tell it from others; all of it is in JSON.
+fn short_hash(hash: &str) -> String {
+    const KEPT_CHARS: usize = "sha256:".len() + 12;
+    let whole = shown(hash, 80);
+    whole
+        .get(..KEPT_CHARS)
+        .filter(|start| start.len() < whole.len())
+        .map_or(whole.clone(), |start| format!("{start}..."))
 }
 
 /// How an attempt ended, in a word or two.

@@ -1,18 +1,19 @@
 //! Commands that ask a yard something.
 
-use rollout_wire::v1::{LogsChunk, StepRow};
+use rollout_wire::v1::{FailureCount, Job, LogsChunk, StepRow};
 use serde_json::Value;
 use tonic::Code;
 
 use crate::support::{JOB, Script, Yard, job, rollyard};
 
-const ASKING: [&[&str]; 8] = [
+const ASKING: [&[&str]; 9] = [
     &["ps"],
     &["ps", JOB],
     &["show", JOB],
     &["show", "j0000000000007-g0-s1"],
     &["explain", JOB],
     &["logs", "j0000000000007-g0-s1/work"],
+    &["artifact", "j0000000000007-g0-s1/work", "answer"],
     &["cancel", JOB],
     &["nodes"],
 ];
@@ -28,6 +29,7 @@ fn without_a_yard_every_question_ends_with_3_and_says_how_to_get_one() {
         let ran = rollyard(dir.path(), args);
         assert_eq!((ran.code, ran.stdout.as_str()), (3, ""), "{args:?}: {}", ran.stderr);
         assert!(ran.stderr.starts_with("error[yard_unreachable]: "), "{args:?}: {}", ran.stderr);
+        assert!(ran.stderr.contains("because: No such file or directory (os error 2)"), "{}", ran.stderr);
         assert!(ran.stderr.contains("hint: start one with `rollyard dev`"), "{args:?}: {}", ran.stderr);
     }
 }
@@ -55,7 +57,7 @@ fn a_refusal_of_the_yard_keeps_its_code_and_hint_in_both_forms() {
 fn every_answer_is_one_json_document_on_standard_output() {
     let script = Script { jobs: vec![job("running")], steps: vec![step("work")], ..Script::default() };
     let yard = Yard::start(script);
-    for args in ASKING.iter().filter(|args| args[0] != "logs") {
+    for args in ASKING.iter().filter(|args| !["logs", "artifact"].contains(&args[0])) {
         let ran = yard.ask_json(args);
         assert_eq!(ran.code, 0, "{args:?}: {}", ran.stderr);
         serde_json::from_str::<Value>(&ran.stdout).expect("JSON on standard output");
@@ -73,6 +75,65 @@ fn logs_are_one_json_object_a_line() {
         ran.stdout.lines().map(|line| serde_json::from_str(line).expect("an object")).collect();
     assert_eq!((ran.code, lines.len(), ran.stderr.as_str()), (0, 2, ""));
     assert_eq!((&lines[0]["text"], &lines[1]["hex"]), (&"a\nb\n".into(), &"ff1b".into()));
+}
+
+#[test]
+fn an_output_is_written_byte_for_byte() {
+    let yard = Yard::start(Script::default());
+    let args = ["artifact", "j0000000000007-g0-s1/work", "answer", "--attempt", "2"];
+    let output = yard.command(&args).output().expect("the program starts");
+    assert_eq!(output.stdout, b"work answer 2\n\xff\x1b[2J");
+    let ran = yard.ask_json(&args);
+    assert_eq!(
+        (ran.code, ran.stdout.as_str()),
+        (0, "{\"text\":\"work answer 2\\n\"}\n{\"hex\":\"ff1b5b324a\"}\n")
+    );
+    let ran = yard.ask(&["artifact", "j0000000000007-g0-s1", "answer"]);
+    assert_eq!(ran.code, 2, "{}", ran.stderr);
+    assert!(ran.stderr.contains("expected ROLLOUT/STEP"), "{}", ran.stderr);
+}
+
+#[test]
+fn a_job_that_has_ended_is_not_cancelled_and_that_is_said() {
+    let yard = Yard::start(Script { jobs: vec![job("finished")], ..Script::default() });
+    let ran = yard.ask(&["cancel", JOB]);
+    assert_eq!(ran.code, 0, "{}", ran.stderr);
+    assert_eq!(ran.stderr, format!("job {JOB} is finished already: there was nothing to cancel\n"));
+    assert!(ran.stdout.contains("state     finished\n"), "{}", ran.stdout);
+    assert!(yard.seen.lock().expect("unpoisoned").cancels.is_empty());
+}
+
+#[test]
+fn the_reason_of_a_cancelled_job_is_told_once() {
+    let cancelled = Job {
+        reason: "no more money".into(),
+        failure_message: Some("no more money".into()),
+        ..job("cancelled")
+    };
+    let yard = Yard::start(Script { jobs: vec![cancelled], ..Script::default() });
+    let ran = yard.ask(&["show", JOB]);
+    assert_eq!(ran.stdout.matches("no more money").count(), 1, "{}", ran.stdout);
+}
+
+#[test]
+fn printed_commands_name_the_yard_as_the_command_line_did() {
+    let failed = FailureCount {
+        code: "step_exit".into(),
+        example_rollout: format!("{JOB}-g0-s1"),
+        rollouts: 1,
+        ..FailureCount::default()
+    };
+    let yard = Yard::start(Script {
+        jobs: vec![Job { failures: vec![failed], ..job("finished") }],
+        ..Script::default()
+    });
+    let show = format!("show {JOB}-g0-s1\n");
+    // The environment names the data directory.
+    let ran = yard.ask(&["show", JOB]);
+    assert!(ran.stdout.contains(&format!(" rollyard {show}")), "{}", ran.stdout);
+    let dir = yard.dir.path().display().to_string();
+    let ran = yard.ask(&["show", JOB, "--data-dir", &dir]);
+    assert!(ran.stdout.contains(&format!(" rollyard --data-dir {dir} {show}")), "{}", ran.stdout);
 }
 
 #[test]
@@ -177,7 +238,7 @@ fn wrong_words_end_with_2_before_any_yard_is_asked() {
 
 #[test]
 fn a_cancel_carries_its_reason() {
-    let yard = Yard::start(Script::default());
+    let yard = Yard::start(Script { jobs: vec![job("running")], ..Script::default() });
     let ran = yard.ask(&["cancel", JOB, "--reason", "wrong data", "--output", "quiet"]);
     assert_eq!((ran.code, ran.stdout.as_str()), (0, "cancelling\n"));
     let seen = yard.seen.lock().expect("unpoisoned");

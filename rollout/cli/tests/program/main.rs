@@ -1,6 +1,7 @@
 //! The real program: its exit codes, what it writes where, what it asks of a yard.
 
 mod asking;
+mod broken_yard;
 mod run;
 mod specs;
 mod support;

@@ -15,7 +15,7 @@ const HELLO: &str = include_str!("../../../../docs/examples/hello.yaml");
 const FORTY: &str = include_str!("../../../../docs/examples/forty.yaml");
 
 /// Takes longer than it takes to interrupt it.
-const SLOW: &str = r#"
+pub const SLOW: &str = r#"
 apiVersion: rollyard/v1
 kind: RolloutJob
 name: slow
@@ -27,13 +27,13 @@ steps:
      inputs: [{artifact: work.log, path: /in/log}]}
 "#;
 
-fn summary(ran: &Ran) -> Value {
+pub fn summary(ran: &Ran) -> Value {
     assert_eq!(ran.code, 0, "{}", ran.stderr);
     serde_json::from_str(&ran.stdout).expect("the summary as JSON")
 }
 
 /// Whether sandboxes can be made here; if not, `run` has to refuse.
-fn sandboxes(dir: &Path) -> bool {
+pub fn sandboxes(dir: &Path) -> bool {
     if geteuid().is_root() {
         return true;
     }
@@ -117,7 +117,7 @@ fn forty_tells_every_misbehaviour_apart() {
 }
 
 /// Starts a run and reads what it says until `until`.
-fn started(dir: &Path, until: &str) -> (Child, BufReader<std::process::ChildStderr>) {
+pub fn started(dir: &Path, until: &str) -> (Child, BufReader<std::process::ChildStderr>) {
     let mut child = Command::new(env!("CARGO_BIN_EXE_rollyard"))
         .args(["run", "slow.yaml"])
         .current_dir(dir)
@@ -136,7 +136,7 @@ fn started(dir: &Path, until: &str) -> (Child, BufReader<std::process::ChildStde
     (child, said)
 }
 
-fn signal(child: &Child) {
+pub fn signal(child: &Child) {
     let pid = Pid::from_raw(child.id().try_into().expect("a pid"));
     kill(pid, Signal::SIGINT).expect("signalled");
 }

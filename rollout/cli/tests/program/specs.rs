@@ -32,6 +32,7 @@ fn every_problem_is_told_at_once_with_its_place_and_ends_with_2() {
     for args in [&["check", "bad.yaml"][..], &["submit", "bad.yaml"], &["submit", "--dry-run", "bad.yaml"]] {
         let people = rollyard(dir.path(), args);
         assert_eq!(people.code, 2, "{args:?}");
+        assert!(people.stdout.is_empty() || people.stdout.ends_with('\n'), "{:?}", people.stdout);
         let said = people.stdout + &people.stderr;
         for part in [
             "bad.yaml:",
@@ -161,14 +162,20 @@ fn every_problem_of_the_rows_is_told_at_once_with_its_line() {
         r#"{"n": "4", "want": "42", "t": "soon"}"#,
         r#"{"n": "5", "want": "42", "t": "#,
         r#"{"n": "1", "want": "42", "t": "30s"}"#,
+        r#"{"n": "2", "t": "30s"}"#,
     ];
     std::fs::write(dir.path().join("rows.jsonl"), rows.join("\n")).expect("written");
     for args in [&["check", "spec.yaml"][..], &["submit", "--dry-run", "spec.yaml"]] {
         let people = rollyard(dir.path(), args);
         assert_eq!(people.code, 2, "{args:?}: {}", people.stderr);
-        assert!(people.stderr.contains("error[bad_rows]: the task rows in `"), "{}", people.stderr);
+        assert!(
+            people.stderr.contains("error[bad_rows]: the task rows in `rows.jsonl` have 6 errors"),
+            "{}",
+            people.stderr
+        );
         let said = people.stdout + &people.stderr;
-        assert!(said.contains("rows.jsonl:2:1") && said.contains("did you mean `wnat`?"), "{said}");
+        assert!(said.contains(" --> rows.jsonl:2:1") && said.contains("did you mean `wnat`?"), "{said}");
+        assert!(said.contains("column `want` is missing in 2 of 7 rows, first on line 2"), "{said}");
         let json = rollyard(dir.path(), &json(args));
         let findings: Vec<Value> = serde_json::from_str(&json.stdout).expect("an array");
         let told: Vec<_> = findings
@@ -187,6 +194,7 @@ fn every_problem_of_the_rows_is_told_at_once_with_its_line() {
             (4, "row_bad_value", ""),
             (5, "row_bad_value", ""),
             (6, "duplicate_task", "tasks.id"),
+            (7, "duplicate_task", "tasks.id"),
         ];
         assert_eq!((json.code, told.as_slice()), (2, &expected[..]), "{args:?}");
     }
@@ -197,6 +205,14 @@ fn past_the_bound_the_bad_rows_are_counted() {
     let dir = tempfile::tempdir().expect("a directory");
     std::fs::write(dir.path().join("spec.yaml"), with_rows("{jsonl: rows.jsonl}")).expect("written");
     std::fs::write(dir.path().join("rows.jsonl"), "{\"n\": 1}\n".repeat(50)).expect("written");
+    let ran = rollyard(dir.path(), &["check", "spec.yaml"]);
+    assert!(
+        ran.stdout.contains("column `want` is missing in 50 of 50 rows, first on line 1"),
+        "{}",
+        ran.stdout
+    );
+    assert!(ran.stderr.contains("have 1 error"), "{}", ran.stderr);
+    std::fs::write(dir.path().join("rows.jsonl"), "{\"n\": [], \"want\": 1}\n".repeat(50)).expect("written");
     let ran = rollyard(dir.path(), &["check", "spec.yaml"]);
     assert_eq!(ran.code, 2, "{}", ran.stderr);
     assert!(ran.stdout.contains("and 30 more; the limit is 20 at once (ROW_FINDINGS_MAX)"), "{}", ran.stdout);

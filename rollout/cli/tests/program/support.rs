@@ -59,6 +59,11 @@ impl Yard {
         rollyard(self.dir.path(), args)
     }
 
+    /// The same, not yet started.
+    pub fn command(&self, args: &[&str]) -> Command {
+        command(self.dir.path(), args)
+    }
+
     pub fn ask_json(&self, args: &[&str]) -> Ran {
         rollyard(self.dir.path(), &json(args))
     }
@@ -82,15 +87,15 @@ pub struct Ran {
     pub stderr: String,
 }
 
+fn command(dir: &Path, args: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_rollyard"));
+    command.args(args).current_dir(dir).env("ROLLYARD_DATA_DIR", dir);
+    command.env_remove("ROLLYARD_YARD").env_remove("RUST_LOG");
+    command
+}
+
 pub fn rollyard(dir: &Path, args: &[&str]) -> Ran {
-    let output: Output = Command::new(env!("CARGO_BIN_EXE_rollyard"))
-        .args(args)
-        .current_dir(dir)
-        .env("ROLLYARD_DATA_DIR", dir)
-        .env_remove("ROLLYARD_YARD")
-        .env_remove("RUST_LOG")
-        .output()
-        .expect("the program starts");
+    let output: Output = command(dir, args).output().expect("the program starts");
     let text = |bytes: Vec<u8>| String::from_utf8(bytes).expect("UTF-8");
     Ran {
         code: output.status.code().expect("it exits"),
@@ -214,7 +219,15 @@ impl Jobs for Script {
         _request: Request<ListStepsRequest>,
     ) -> Result<Response<ListStepsReply>, Status> {
         self.refused()?;
-        Ok(Response::new(ListStepsReply { steps: self.steps.clone() }))
+        let finished_at_us = self.jobs.first().filter(|job| job.state == "finished").map(|_| 2);
+        let rollout = Rollout {
+            id: format!("{JOB}-g0-s1"),
+            task_id: "row-0".into(),
+            status: "completed".into(),
+            finished_at_us,
+            ..Rollout::default()
+        };
+        Ok(Response::new(ListStepsReply { steps: self.steps.clone(), rollout: Some(rollout) }))
     }
 
     async fn explain(&self, request: Request<ExplainRequest>) -> Result<Response<ExplainReply>, Status> {
@@ -236,6 +249,17 @@ impl Jobs for Script {
     async fn logs(&self, _request: Request<LogsRequest>) -> Result<Response<Self::LogsStream>, Status> {
         self.refused()?;
         Ok(answers(&self.logs))
+    }
+
+    type ReadArtifactStream = Answers<ArtifactChunk>;
+    async fn read_artifact(
+        &self,
+        request: Request<ReadArtifactRequest>,
+    ) -> Result<Response<Self::ReadArtifactStream>, Status> {
+        self.refused()?;
+        let ReadArtifactRequest { step, name, attempt, .. } = request.into_inner();
+        let first = format!("{step} {name} {}\n", attempt.unwrap_or(9)).into_bytes();
+        Ok(answers(&[ArtifactChunk { data: first }, ArtifactChunk { data: b"\xff\x1b[2J".to_vec() }]))
     }
 
     async fn list_nodes(

@@ -150,6 +150,8 @@ pub fn capacity(cpu_milli: u64) -> Capacity {
 }
 
 pub const JOB: JobId = JobId::from_bits(1);
+/// Its first group.
+pub const JOB_GROUP: GroupId = GroupId { job: JOB, index: 0 };
 
 pub fn node(name: &str) -> NodeId {
     NodeId(name.parse().unwrap())
@@ -217,7 +219,8 @@ impl Yard {
             let mut again = plan.wake_at == Some(self.now.boot);
             for command in plan.commands {
                 if let Command::Expand { job, first, count } = command {
-                    let groups = vec![ExpandedGroup { resources: None, broken: None }; count as usize];
+                    let groups =
+                        vec![ExpandedGroup { resources: None, spans: None, broken: None }; count as usize];
                     let event = Event::GroupsExpanded { job, first, groups };
                     self.records.extend(self.cluster.apply(self.now, event));
                     again = true;

@@ -1,7 +1,7 @@
 //! One rule, one case.
 
 use rollout::failure::Status;
-use rollout::plan::{OnAgentTimeout, OnGraderTimeout, OnIncomplete, StepKind};
+use rollout::plan::{OnAgentTimeout, OnGraderTimeout, OnIncomplete, Piece, StepKind, Template};
 use rollout::state::{GroupClosedAs, JobState};
 use rollout::{Bytes, Domain, FailureCode, IncarnationId, Millis, StepIndex, Timestamp};
 use scheduler_core::event::{Held, HeldPhase, RefusalClass};
@@ -474,20 +474,15 @@ fn another_life_of_a_node_is_asked_again() {
 /// As an image that lies on some nodes only: it is asked for on each, and where it is it runs.
 #[test]
 fn a_step_refused_for_good_is_tried_on_every_node_and_then_held_with_their_words() {
-    let refuse = |yard: &mut Yard, start: &Started, message: &str| {
-        let (at, attempt, message) = (start.fence.clone(), start.attempt, message.to_owned());
-        yard.event(Event::AttemptRefused { at, attempt, class: RefusalClass::NeverFits, message });
-        yard.later(Millis(1_000));
-    };
     let mut yard = Yard::with(graded(1), 1);
     yard.attach("n1", 1, 8000);
     let first = yard.starts().remove(0);
     yard.attach("n2", 1, 8000);
-    refuse(&mut yard, &first, "no dir:/x here");
+    refuse_for_good(&mut yard, &first, "no dir:/x here");
     assert_eq!(yard.stored.job_state(JOB), Some(JobState::Running), "another node may have it");
     let second = yard.starts().remove(0);
     assert_ne!(second.fence.node, first.fence.node);
-    refuse(&mut yard, &second, "nor here");
+    refuse_for_good(&mut yard, &second, "nor here");
     assert_eq!(yard.stored.job_state(JOB), Some(JobState::Held));
     let held = yard.cluster.explain(yard.now, ExplainTarget::Job(JOB)).unwrap();
     for words in
@@ -501,6 +496,145 @@ fn a_step_refused_for_good_is_tried_on_every_node_and_then_held_with_their_words
     assert_eq!((third.fence.node.to_string().as_str(), third.attempt.attempt), ("n3", 0));
     yard.end(&third, None, None);
     assert_eq!(yard.stored.job_state(JOB), Some(JobState::Running));
+}
+
+/// As `image: ${row.img}` where one row names what is on no node: the other rows run.
+#[test]
+fn a_row_whose_image_every_node_refuses_ends_alone_with_their_words() {
+    let mut plan = graded(1);
+    let looked_up = Piece::Lookup(vec!["row".into(), "img".into()]);
+    plan.steps[0].image = Template(vec![looked_up]);
+    let mut yard = Yard::with(plan, 3);
+    yard.attach("n1", 1, 8000);
+    let starts = yard.starts();
+    yard.attach("n2", 2, 8000);
+    let mut bad = starts[1].clone();
+    for said in ["no dir:/x here", "nor here"] {
+        refuse_for_good(&mut yard, &bad, said);
+        bad = yard.starts().first().cloned().unwrap_or(bad);
+    }
+    let end = yard.ends()[0];
+    let failure = end.failure.as_ref().unwrap();
+    assert_eq!((failure.code, failure.domain, &end.reward), (FailureCode::NotFound, Domain::Task, &None));
+    for words in ["refused_by_every_node: step `agent`", "n1 refused it: no dir:/x", "n2 refused it: nor"] {
+        assert!(failure.message.contains(words), "{}", failure.message);
+    }
+    assert_eq!(yard.stored.job_state(JOB), Some(JobState::Running));
+    for good in [&starts[0], &starts[2]] {
+        yard.end(good, None, None);
+        let grader = yard.starts().remove(0);
+        yard.end(&grader, None, Some(1.0));
+    }
+    assert_eq!(yard.ends().len(), 3);
+    assert_eq!(yard.ends().iter().filter(|end| end.reward.is_some()).count(), 2);
+    let told = yard.stored.attempts.values().filter_map(|a| a.outcome.as_ref()?.failure.as_ref());
+    assert_eq!(told.count(), 1, "its attempt tells why, after a restart too");
+}
+
+#[test]
+fn a_row_every_attached_node_refuses_waits_for_the_one_that_is_away() {
+    let mut plan = graded(1);
+    plan.steps[0].image = Template(vec![Piece::Lookup(vec!["row".into(), "img".into()])]);
+    let mut yard = Yard::with(plan, 1);
+    yard.attach("n1", 1, 8000);
+    let first = yard.starts().remove(0);
+    yard.attach("n2", 2, 8000);
+    yard.event(Event::NodeDetached { node: node("n2"), incarnation: IncarnationId::from_bits(2) });
+    refuse_for_good(&mut yard, &first, "no dir:/x here");
+    assert!(yard.ends().is_empty());
+    let explained = yard.cluster.explain(yard.now, ExplainTarget::Job(JOB)).unwrap();
+    assert!(explained.facts.iter().any(|f| f.code == "node_detached"), "{:?}", explained.lines);
+    yard.attach("n2", 2, 8000);
+    assert_eq!(yard.starts()[0].fence.node, node("n2"));
+}
+
+#[test]
+fn rows_that_every_node_refuses_in_bulk_hold_the_job() {
+    let mut plan = plan(1, vec![step("work", StepKind::Run, &[])]);
+    plan.steps[0].image = Template(vec![Piece::Lookup(vec!["row".into(), "img".into()])]);
+    let mut yard = Yard::with(plan, 60);
+    yard.attach("n1", 1, 1000);
+    for _ in 0..60 {
+        let Some(start) = yard.starts().first().cloned() else { break };
+        refuse_for_good(&mut yard, &start, "no dir:/x here");
+    }
+    assert_eq!(yard.stored.job_state(JOB), Some(JobState::Held));
+    assert_eq!(yard.ends().len(), 32);
+}
+
+fn refuse_for_good(yard: &mut Yard, start: &Started, message: &str) {
+    let (at, attempt, message) = (start.fence.clone(), start.attempt, message.to_owned());
+    yard.event(Event::AttemptRefused { at, attempt, class: RefusalClass::NeverFits, message });
+    if yard.starts().is_empty() {
+        yard.later(Millis(1_000));
+    }
+}
+
+/// A job whose only group is closed, and its rows cannot be written.
+fn unrecorded() -> Yard {
+    let mut yard = Yard::with(graded(1), 1);
+    yard.attach("n1", 1, 8000);
+    let agent = yard.starts().remove(0);
+    yard.event(Event::GroupsUnrecorded { job: JOB, problem: "g9 is odd".into(), last: false });
+    assert_eq!(yard.cluster.job_state(JOB), Some(JobState::Running), "there is work left");
+    yard.end(&agent, None, None);
+    let grader = yard.starts().remove(0);
+    yard.end(&grader, None, Some(1.0));
+    yard.event(Event::GroupsUnrecorded { job: JOB, problem: "g0 is odd".into(), last: true });
+    yard
+}
+
+#[test]
+fn rows_that_cannot_be_written_hold_the_job_and_a_restart_tries_again() {
+    let mut yard = unrecorded();
+    assert_eq!(yard.cluster.job_state(JOB), Some(JobState::Held));
+    assert_eq!(yard.stored.job_state(JOB), Some(JobState::Held));
+    let explained = yard.cluster.explain(yard.now, ExplainTarget::Job(JOB)).unwrap();
+    assert_eq!(explained.facts[0].code, "unrecorded");
+    assert!(explained.lines[0].contains("rows are missing: g0 is odd"), "{:?}", explained.lines);
+    assert!(explained.facts.iter().all(|f| f.code != "held"), "said once: {:?}", explained.lines);
+    yard.attach("n2", 2, 8000);
+    assert_eq!(yard.cluster.job_state(JOB), Some(JobState::Held), "no node helps");
+    let (cluster, records) = Cluster::restore(Config::default(), yard.now, yard.stored.snapshot());
+    let told = |r: &Record| {
+        matches!(r, Record::JobState { state: JobState::Running, hold: None, unrecorded: None, .. })
+    };
+    assert!(records.iter().any(told), "the store is told too: {records:?}");
+    records.iter().for_each(|r| yard.stored.apply(r));
+    yard.cluster = cluster;
+    yard.stored.seal(JOB_GROUP);
+    yard.event(Event::GroupsSealed { groups: vec![JOB_GROUP] });
+    assert_eq!(yard.stored.job_state(JOB), Some(JobState::Finished));
+}
+
+#[test]
+fn a_job_held_for_its_rows_ends_when_it_is_cancelled() {
+    let mut yard = unrecorded();
+    let (code, reason) = (FailureCode::Cancelled, "rows are missing: my own words".to_owned());
+    yard.event(Event::JobCancelled { job: JOB, code, reason });
+    let ended = yard.records.iter().rev().find_map(|r| match r {
+        Record::JobState { state, reason, unrecorded, .. } => {
+            Some((*state, reason.clone(), unrecorded.clone()))
+        }
+        _ => None,
+    });
+    let said = "rows are missing: my own words; without all of its rows: g0 is odd".to_owned();
+    assert_eq!(ended, Some((JobState::Cancelled, said, None)));
+}
+
+/// What a user writes as a reason is no word of ours, and a hold is what it was made as.
+#[test]
+fn a_restart_reads_no_state_from_a_reason() {
+    let mut yard = Yard::with(graded(2), 1);
+    yard.attach("n1", 1, 8000);
+    let (code, reason) = (FailureCode::Cancelled, "too_big_for_yard: rows are missing: mine".to_owned());
+    yard.event(Event::JobCancelled { job: JOB, code, reason: reason.clone() });
+    let (cluster, records) = Cluster::restore(Config::default(), yard.now, yard.stored.snapshot());
+    assert!(records.is_empty(), "{records:?}");
+    let explained = cluster.explain(yard.now, ExplainTarget::Job(JOB)).unwrap();
+    assert_eq!(explained.facts[0].code, "cancelling");
+    assert!(explained.lines[0].contains(&reason), "{:?}", explained.lines);
+    assert!(explained.facts.iter().all(|f| f.code != "unrecorded"), "{:?}", explained.lines);
 }
 
 #[test]
