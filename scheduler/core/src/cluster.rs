@@ -272,6 +272,8 @@ impl Cluster {
             reason: reason.to_owned(),
             cancel_code: Some(code),
         });
+        job.owed = 0;
+        job.groups.values_mut().for_each(|group| group.owed = 0);
         let groups: Vec<GroupId> = job.groups.keys().map(|&index| GroupId { job: id, index }).collect();
         for group in groups {
             self.stop_group(now, group, code, reason, records);

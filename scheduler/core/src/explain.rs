@@ -100,12 +100,17 @@ impl Cluster {
             ),
         ));
         let max = job.plan.admission.max_running;
-        if left > 0 && max.saturating_sub(job.alive) < job.started() {
+        if left > 0 && max.saturating_sub(job.alive + job.owed) < job.started() {
             facts.push(fact(
                 "max_running",
                 format!(
-                    "{} rollouts are alive; the next group of {} waits for max_running {max}",
+                    "{} rollouts are alive{}; the next group of {} waits for max_running {max}",
                     job.alive,
+                    if job.owed > 0 {
+                        format!(" and {} places are kept for refills", job.owed)
+                    } else {
+                        String::new()
+                    },
                     job.started()
                 ),
             ));

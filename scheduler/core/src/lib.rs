@@ -33,6 +33,7 @@ mod plan;
 mod ready;
 mod reconcile;
 pub mod record;
+mod refill;
 mod restore;
 mod settle;
 pub mod snapshot;

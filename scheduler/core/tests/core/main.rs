@@ -7,5 +7,6 @@ mod builders;
 mod held;
 mod passes;
 mod random;
+mod refills;
 mod rules;
 mod workspaces;
