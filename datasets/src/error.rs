@@ -10,8 +10,6 @@ use crate::schema::Table;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    #[error("not_available_yet: {what}")]
-    NotAvailableYet { what: &'static str },
     /// The record of a group says two things that cannot both be true.
     #[error("group {group} (seq {seq}) contradicts itself: {what}")]
     Contradiction { group: String, seq: i64, what: String },

@@ -64,9 +64,26 @@ impl GroupBatches {
     }
 }
 
-/// Builds and checks the rows of `group`. `fetch` is called for artifacts of at most
-/// [`INLINE_BYTES_MAX`] bytes.
+/// Builds and checks the rows of `group`, without those of rollouts that a refill replaced. `fetch` is
+/// called for artifacts of at most [`INLINE_BYTES_MAX`] bytes.
 pub fn batches(group: &GroupRecord, fetch: &Fetch<'_>) -> Result<GroupBatches, Error> {
+    if group.members.iter().all(|member| !member.superseded) {
+        return made(group, fetch);
+    }
+    let members = group.members.iter().filter(|member| !member.superseded).cloned().collect();
+    made(&GroupRecord { members, ..group.clone() }, fetch)
+}
+
+/// The rows of the rollouts of `group` that a refill replaced, if there are any.
+pub fn superseded_batches(group: &GroupRecord, fetch: &Fetch<'_>) -> Result<Option<GroupBatches>, Error> {
+    let members: Vec<_> = group.members.iter().filter(|member| member.superseded).cloned().collect();
+    if members.is_empty() {
+        return Ok(None);
+    }
+    made(&GroupRecord { members, shared: Vec::new(), ..group.clone() }, fetch).map(Some)
+}
+
+fn made(group: &GroupRecord, fetch: &Fetch<'_>) -> Result<GroupBatches, Error> {
     check(group)?;
     let made = GroupBatches {
         trajectories: trajectories(group)?,
@@ -104,8 +121,8 @@ fn check(group: &GroupRecord) -> Result<(), Error> {
         if !seen.insert(rollout) {
             return contradiction(format!("rollout {rollout} is there twice"));
         }
-        if member.superseded {
-            return Err(Error::NotAvailableYet { what: "rows of rollouts that a refill replaced" });
+        if member.superseded && member.reward.is_some() {
+            return contradiction(format!("rollout {rollout} has a reward and was replaced"));
         }
         let failure = member.failure.as_ref();
         if let (Some(failure), Some(_)) = (failure, &member.reward)
@@ -130,7 +147,8 @@ fn check(group: &GroupRecord) -> Result<(), Error> {
         }
     }
     let valid = group.members.iter().filter(|m| m.reward.is_some()).count();
-    if valid as u64 != u64::from(group.group_valid) {
+    let replaced = group.members.iter().all(|member| member.superseded);
+    if !replaced && valid as u64 != u64::from(group.group_valid) {
         return contradiction(format!(
             "group_valid is {}, but {valid} members have a reward",
             group.group_valid

@@ -91,6 +91,11 @@ pub fn table_dir(job_dir: &Path, table: Table) -> PathBuf {
     job_dir.join(table.as_str())
 }
 
+/// `<job dir>/superseded`, with tables of its own: rows of rollouts that a refill replaced.
+pub fn superseded_dir(job_dir: &Path) -> PathBuf {
+    job_dir.join("superseded")
+}
+
 /// Writes the tables of one job. There is one at a time: the directory is locked while it lives.
 #[derive(Debug)]
 pub struct TableWriter {
@@ -99,6 +104,9 @@ pub struct TableWriter {
     disk: Box<dyn Disk>,
     artifacts: bool,
     sealers: Vec<Sealer>,
+    /// Of the rows that nobody is to train on; none until there are some.
+    superseded: Vec<Sealer>,
+    job_dir: PathBuf,
     /// Not sealed in every table yet.
     pending: BTreeMap<i64, GroupId>,
     /// Sealed, but not yet told: a later table failed.
@@ -140,17 +148,38 @@ impl TableWriter {
         let mut everywhere = sealers.iter().map(|sealer| &sealer.on_disk.seqs);
         let first = everywhere.next().cloned().unwrap_or_default();
         report.seqs = everywhere.fold(first, |both, seqs| both.intersection(seqs));
-        let writer = Self {
+        let mut writer = Self {
             meta,
             plan,
             disk,
             artifacts: true,
             sealers,
+            superseded: Vec::new(),
+            job_dir: job_dir.clone(),
             pending: BTreeMap::new(),
             untold: Vec::new(),
             _lock: lock,
         };
+        if superseded_dir(&job_dir).is_dir() {
+            writer.open_superseded()?;
+        }
         Ok((writer, report))
+    }
+
+    /// The tables of replaced rollouts are beside the others: whoever reads those never meets them.
+    fn open_superseded(&mut self) -> Result<(), Error> {
+        let dir = superseded_dir(&self.job_dir);
+        make_dir(&*self.disk, &dir)?;
+        let mut sealers = Vec::with_capacity(Table::WRITTEN.len());
+        for table in Table::WRITTEN {
+            let dir = table_dir(&dir, table);
+            make_dir(&*self.disk, &dir)?;
+            // Whatever a crash left is known by its group, which is not sealed then.
+            let on_disk = recover(&dir, table, self.meta.job, &*self.disk, &mut Recovery::default())?;
+            sealers.push(Sealer::new(table, dir, on_disk));
+        }
+        self.superseded = sealers;
+        Ok(())
     }
 
     /// Whether groups appended from now on have rows in table `artifacts`; they do unless this is
@@ -179,14 +208,25 @@ impl TableWriter {
         }
         let fetch = if self.artifacts { fetch } else { &recorder::no_inline };
         let mut made = recorder::batches(group, fetch)?;
+        let mut replaced = recorder::superseded_batches(group, fetch)?;
         if !self.artifacts {
-            made.artifacts = RecordBatch::new_empty(Table::Artifacts.schema());
+            for made in [Some(&mut made), replaced.as_mut()].into_iter().flatten() {
+                made.artifacts = RecordBatch::new_empty(Table::Artifacts.schema());
+            }
+        }
+        if let Some(replaced) = replaced {
+            if self.superseded.is_empty() {
+                self.open_superseded()?;
+            }
+            for sealer in self.superseded.iter_mut().filter(|sealer| !sealer.has(seq)) {
+                if let Some(batch) = replaced.of(sealer.table).filter(|batch| batch.num_rows() > 0) {
+                    sealer.add(seq, batch);
+                }
+            }
         }
         for sealer in self.sealers.iter_mut().filter(|sealer| !sealer.has(seq)) {
             if let Some(batch) = made.of(sealer.table) {
-                sealer.rows += batch.num_rows() as u64;
-                sealer.bytes += memory(batch);
-                sealer.pending.insert(seq, batch.clone());
+                sealer.add(seq, batch);
             }
         }
         self.pending.insert(seq, id);
@@ -198,7 +238,7 @@ impl TableWriter {
         Pending {
             groups: self.pending.len(),
             rows: trajectories.map_or(0, |sealer| sealer.rows),
-            bytes: self.sealers.iter().map(|sealer| sealer.bytes).sum(),
+            bytes: self.sealers.iter().chain(&self.superseded).map(|sealer| sealer.bytes).sum(),
         }
     }
 
@@ -212,6 +252,10 @@ impl TableWriter {
     /// Seals what waits: durable when it returns. After an error everything not sealed still
     /// waits; calling again goes on, and then tells of every shard sealed since the last success.
     pub fn seal(&mut self) -> Result<Vec<SealedShard>, Error> {
+        // First what no catalogue names: once a group's other rows are sealed it is not looked at again.
+        for sealer in &mut self.superseded {
+            sealer.seal(&self.meta, &*self.disk, &mut Vec::new())?;
+        }
         let mut sealers = self.sealers.iter_mut();
         let done = sealers.try_for_each(|sealer| sealer.seal(&self.meta, &*self.disk, &mut self.untold));
         let sealers = &self.sealers;
@@ -238,6 +282,12 @@ struct Sealer {
 impl Sealer {
     fn new(table: Table, dir: PathBuf, on_disk: Recovered) -> Self {
         Self { table, dir, on_disk, pending: BTreeMap::new(), rows: 0, bytes: 0, renamed: None }
+    }
+
+    fn add(&mut self, seq: i64, batch: &RecordBatch) {
+        self.rows += batch.num_rows() as u64;
+        self.bytes += memory(batch);
+        self.pending.insert(seq, batch.clone());
     }
 
     fn has(&self, seq: i64) -> bool {

@@ -281,5 +281,26 @@ fn values_that_fit_no_column_are_refused_by_name() {
     ));
     let mut superseded = group(1);
     superseded.members[0].superseded = true;
-    assert!(matches!(recorder::batches(&superseded, &no_inline), Err(Error::NotAvailableYet { .. })));
+    assert!(matches!(
+        recorder::superseded_batches(&superseded, &no_inline),
+        Err(Error::Contradiction { what, .. }) if what.contains("has a reward and was replaced")
+    ));
+}
+
+#[test]
+fn a_replaced_rollout_has_rows_apart_from_those_of_its_group() {
+    let mut group = group(1);
+    assert_eq!(recorder::superseded_batches(&group, &no_inline).unwrap(), None);
+    group.members[2].superseded = true;
+    let mut next = group.members[2].clone();
+    (next.rollout.refill, next.superseded) = (1, false);
+    group.members.insert(3, next);
+    let kept = record(&group);
+    assert_eq!(ints(&kept.trajectories, "refill_round"), [0, 0, 1, 0].map(Some));
+    assert_eq!(flags(&kept.trajectories, "superseded"), [false; 4]);
+    let replaced = recorder::superseded_batches(&group, &no_inline).unwrap().unwrap();
+    assert_eq!(texts(&replaced.trajectories, "trajectory_id").len(), 1);
+    assert_eq!(flags(&replaced.trajectories, "superseded"), [true]);
+    assert_eq!(ints(&replaced.trajectories, "group_valid"), [Some(2)], "of the group as it closed");
+    assert_eq!((replaced.steps.num_rows(), kept.steps.num_rows()), (1, 6));
 }

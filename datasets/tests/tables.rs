@@ -12,7 +12,7 @@ use datasets::read::{self, TableReader, texts};
 use datasets::recorder::{self, no_inline};
 use datasets::schema::{META_SCHEMA, META_SEQS, Table};
 use datasets::seqs::SeqSet;
-use datasets::table::{Pending, TableWriter, job_dir, table_dir};
+use datasets::table::{Pending, TableWriter, job_dir, superseded_dir, table_dir};
 use rollout::plan::ShardPlan;
 use rollout::{Bytes, JobId};
 
@@ -59,6 +59,36 @@ fn rows_come_back_as_they_were_recorded() {
         assert_eq!(reader.rows(), read.iter().map(|batch| batch.num_rows() as u64).sum::<u64>());
         assert_eq!(reader.shards()[0].seqs.as_deref(), Some("1-2,4"));
     }
+}
+
+#[test]
+fn rows_of_replaced_rollouts_lie_in_shards_that_are_not_told_of() {
+    let root = tempfile::tempdir().unwrap();
+    let mut refilled = sample::group(2, &mut sample::Blobs::default());
+    refilled.members[2].superseded = true;
+    let mut writer = open(root.path(), ShardPlan::default());
+    append(&mut writer, 1).unwrap();
+    let dir = superseded_dir(&job_dir(root.path(), sample::JOB));
+    assert!(!dir.exists(), "not before there are some");
+    writer.append(&refilled, &no_inline).unwrap();
+    let told = writer.seal().unwrap();
+    assert_eq!(told.len(), Table::WRITTEN.len());
+    assert!(told.iter().all(|shard| root.path().join(shard.path(sample::JOB)).is_file()));
+    let rows = |dir: &Path| TableReader::open(&table_dir(dir, Table::Trajectories)).unwrap().rows();
+    assert_eq!((rows(&job_dir(root.path(), sample::JOB)), rows(&dir)), (7, 1));
+    // After a crash the group is appended again, and is there already.
+    drop(writer);
+    let mut writer = open(root.path(), ShardPlan::default());
+    writer.append(&refilled, &no_inline).unwrap();
+    assert_eq!(writer.seal().unwrap(), []);
+    // One whose other rows were lost has these once.
+    let lost = trajectories(root.path());
+    drop(writer);
+    fs::remove_dir_all(&lost).unwrap();
+    let mut writer = open(root.path(), ShardPlan::default());
+    writer.append(&refilled, &no_inline).unwrap();
+    assert_eq!(writer.seal().unwrap().len(), 1);
+    assert_eq!((rows(&job_dir(root.path(), sample::JOB)), rows(&dir)), (3, 1));
 }
 
 #[test]

@@ -251,6 +251,7 @@ impl Yard {
                     let step = &self.plan.step(step).name;
                     format!("step {}/{step} is {}", short(rollout), state.as_str())
                 }
+                Record::RolloutRefilled { rollout } => format!("refill: rollout {} begins", short(rollout)),
                 Record::RolloutEnded { rollout, end } => {
                     let failure =
                         end.failure.map_or(String::new(), |f| format!(", {} ({})", f.code, f.domain));

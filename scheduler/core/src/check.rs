@@ -113,6 +113,14 @@ impl Cluster {
         if open != job.alive as usize {
             wrong.push(format!("job {}: alive is {}, {open} rollouts are open", job.id, job.alive));
         }
+        let owed: u32 = job.groups.values().map(|group| group.owed).sum();
+        if owed != job.owed {
+            wrong.push(format!("job {}: {} places kept, {owed} by its groups", job.id, job.owed));
+        }
+        let max = job.plan.admission.max_running;
+        if job.alive + job.owed > max {
+            wrong.push(format!("job {}: {} alive and {} kept of {max}", job.id, job.alive, job.owed));
+        }
         let admitted = job.groups.len() as u64 + u64::from(job.groups_sealed);
         if admitted != u64::from(job.next_group) {
             wrong.push(format!(
@@ -144,6 +152,10 @@ impl Cluster {
             }
         }
         for (index, group) in &job.groups {
+            if group.owed != job.owed(group) {
+                let owed = job.owed(group);
+                wrong.push(format!("group {index} of {}: {} places kept, not {owed}", job.id, group.owed));
+            }
             let valid = group.ends.iter().flatten().filter(|end| end.reward.is_some()).count();
             if valid != group.valid as usize {
                 wrong.push(format!("group {index} of {}: valid is {}, not {valid}", job.id, group.valid));

@@ -267,6 +267,8 @@ impl Cluster {
         job.state = JobState::Cancelling;
         reason.clone_into(&mut job.reason);
         records.push(job.record());
+        job.owed = 0;
+        job.groups.values_mut().for_each(|group| group.owed = 0);
         let groups: Vec<GroupId> = job.groups.keys().map(|&index| GroupId { job: id, index }).collect();
         for group in groups {
             self.stop_group(now, group, code, reason, records);

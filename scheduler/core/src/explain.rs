@@ -114,12 +114,17 @@ impl Cluster {
             ),
         ));
         let max = job.plan.admission.max_running;
-        if left > 0 && max.saturating_sub(job.alive) < job.started() {
+        if left > 0 && max.saturating_sub(job.alive + job.owed) < job.started() {
             facts.push(fact(
                 "max_running",
                 format!(
-                    "{} alive; the next group of {} waits for max_running {max}",
+                    "{} alive{}; the next group of {} waits for max_running {max}",
                     counted(job.alive, "rollout is", "rollouts are"),
+                    if job.owed > 0 {
+                        format!(" and {} kept for refills", counted(job.owed, "place is", "places are"))
+                    } else {
+                        String::new()
+                    },
                     job.started()
                 ),
             ));

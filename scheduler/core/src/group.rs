@@ -29,6 +29,8 @@ pub(crate) struct Group {
     refills: Vec<u32>,
     /// Current rollouts that ended with a valid reward.
     pub valid: u32,
+    /// Places kept for refills.
+    pub owed: u32,
     pub closed: Option<(i64, GroupClosedAs)>,
 }
 
@@ -129,6 +131,7 @@ impl Group {
             ends: vec![None; samples],
             refills: vec![0; samples],
             valid: 0,
+            owed: 0,
             closed: None,
         }
     }
@@ -155,6 +158,11 @@ impl Group {
         self.details.retain(|slot, _| slot.member != old);
         self.states[index * self.steps..(index + 1) * self.steps].fill(StepState::Waiting);
         (self.refills[index], self.ends[index]) = (refill, None);
+    }
+
+    /// The last round there was.
+    pub fn round(&self) -> u32 {
+        self.refills.iter().copied().max().unwrap_or(0)
     }
 
     fn index(&self, slot: Slot) -> usize {

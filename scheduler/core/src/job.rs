@@ -13,7 +13,7 @@ use crate::record::{Hold, Record};
 use crate::totals::Totals;
 
 /// What the members that were started beyond `group.size` are cancelled with.
-const ENOUGH: &str = "its group has all the valid members it asks for";
+pub(crate) const ENOUGH: &str = "its group has all the valid members it asks for";
 
 #[derive(Debug)]
 pub(crate) struct Job {
@@ -32,6 +32,8 @@ pub(crate) struct Job {
     pub groups_sealed: u32,
     /// Rollouts of admitted groups that have not ended.
     pub alive: u32,
+    /// Places of ended rollouts that are kept for refills; the sum over its groups.
+    pub owed: u32,
     /// An `Expand` is out and not answered.
     pub expanding: Option<u32>,
     pub breakers: BTreeMap<StepIndex, Breaker>,
@@ -63,6 +65,7 @@ impl Job {
             groups: BTreeMap::new(),
             groups_sealed: 0,
             alive: 0,
+            owed: 0,
             expanding: None,
             breakers: BTreeMap::new(),
             totals: Totals::default(),

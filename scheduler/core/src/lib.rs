@@ -35,6 +35,7 @@ mod plan;
 mod ready;
 mod reconcile;
 pub mod record;
+mod refill;
 mod restore;
 mod settle;
 pub mod snapshot;

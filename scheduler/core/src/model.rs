@@ -1,7 +1,7 @@
 //! A naive store: applies records one by one and gives back a snapshot. The simulator and the
 //! store's own tests compare against it; nothing in the product uses it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use rollout::checkpoint::CheckpointId;
@@ -35,6 +35,7 @@ pub struct Stored {
     steps: BTreeMap<(RolloutId, StepIndex), StepState>,
     /// Every end ever recorded: more than one entry for a rollout is a bug.
     pub ends: BTreeMap<RolloutId, Vec<RolloutEnd>>,
+    pub refilled: BTreeSet<RolloutId>,
     nodes: BTreeMap<NodeId, NodeSnapshot>,
     pub fenced: u64,
 }
@@ -138,6 +139,11 @@ impl Stored {
             Record::BreakerEnd { job, end } => {
                 self.breaker_ends.entry((job, end.step)).or_default().push(end);
             }
+            Record::RolloutRefilled { rollout } => {
+                let before = RolloutId { refill: rollout.refill - 1, ..rollout };
+                assert!(self.ends.contains_key(&before), "{before} is replaced and has not ended");
+                assert!(self.refilled.insert(rollout), "{rollout} begins twice");
+            }
             Record::RolloutEnded { rollout, end } => self.ends.entry(rollout).or_default().push(end),
             Record::GroupClosed { group, seq, closed_as, .. } => {
                 self.groups.insert(group, Some((seq, closed_as)));
@@ -180,12 +186,28 @@ impl Stored {
             index: group.index,
             expanded: ExpandedGroup { resources: None, spans: None, broken: None },
             closed: *closed,
-            rollouts: (0..job.plan.group.started())
-                .map(|sample| self.rollout_of(RolloutId { group: *group, sample, refill: 0 }))
-                .chain([self.rollout_of(RolloutId::shared(*group))])
+            rollouts: self
+                .rollouts_of(*group, job)
+                .chain([RolloutId::shared(*group)])
+                .map(|rollout| self.rollout_of(rollout))
                 .collect(),
         };
         self.groups.range(range).map(group).collect()
+    }
+
+    /// Every rollout of a group there was, in order.
+    fn rollouts_of(&self, group: GroupId, job: &StoredJob) -> impl Iterator<Item = RolloutId> {
+        let samples = 0..job.plan.group.started();
+        samples.flat_map(move |sample| {
+            let first = RolloutId { group, sample, refill: 0 };
+            let refills = self.refilled.range(first..=RolloutId { refill: u32::MAX, ..first });
+            [first].into_iter().chain(refills.copied())
+        })
+    }
+
+    /// Replaced by a refill.
+    fn superseded(&self, rollout: RolloutId) -> bool {
+        self.refilled.contains(&RolloutId { refill: rollout.refill + 1, ..rollout })
     }
 
     fn rollout_of(&self, rollout: RolloutId) -> RolloutSnapshot {
@@ -220,9 +242,10 @@ impl Stored {
         for index in 0..job.next_group {
             let group = GroupId { job: id, index };
             let mut members = Vec::new();
-            for sample in 0..job.plan.group.started() {
-                let rollout = RolloutId { group, sample, refill: 0 };
-                if let Some(end) = self.ends.get(&rollout).and_then(|ends| ends.last()) {
+            for rollout in self.rollouts_of(group, job) {
+                if self.superseded(rollout) {
+                    totals.rollouts_superseded += 1;
+                } else if let Some(end) = self.ends.get(&rollout).and_then(|ends| ends.last()) {
                     totals.add_rollout(rollout, end, success_at);
                     members.push(end);
                 }

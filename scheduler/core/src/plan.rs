@@ -56,7 +56,7 @@ impl Cluster {
             if !job.places() || job.expanding.is_some() || unsealed >= UNSEALED_GROUPS_MAX {
                 continue;
             }
-            let room = job.plan.admission.max_running.saturating_sub(job.alive) / job.started();
+            let room = job.plan.admission.max_running.saturating_sub(job.alive + job.owed) / job.started();
             let left = job.groups_total - job.next_group;
             let count = room.min(left).min(EXPAND_GROUPS_MAX);
             if count > 0 {

@@ -90,6 +90,10 @@ pub enum Record {
         job: JobId,
         end: BreakerEnd,
     },
+    /// This rollout begins in the place of the one of the round before, which is superseded.
+    RolloutRefilled {
+        rollout: RolloutId,
+    },
     RolloutEnded {
         rollout: RolloutId,
         end: RolloutEnd,

@@ -119,6 +119,8 @@ impl Cluster {
         }
         let open = group.ends.iter().filter(|end| end.is_none()).count();
         job.alive += u32::try_from(open).unwrap_or(0);
+        group.owed = job.owed(&group);
+        job.owed += group.owed;
         let charges: Vec<_> =
             sandboxes.iter().map(|(at, ..)| job.resources(&group, at.slot.step).charge()).collect();
         let slots = group.details.iter().filter(|(_, detail)| detail.place.is_some());

@@ -2,19 +2,17 @@
 
 use rollout::failure::{Failure, Status};
 use rollout::outcome::Reward;
-use rollout::plan::{OnAgentTimeout, OnGraderTimeout, OnIncomplete, StepKind};
-use rollout::state::{GroupClosedAs, JobState, StepState};
+use rollout::plan::{OnAgentTimeout, OnGraderTimeout, StepKind};
+use rollout::state::{JobState, StepState};
 use rollout::{FailureCode, GroupId};
 
 use crate::breaker::Breaker;
 use crate::cluster::Cluster;
-use crate::command::Command;
 use crate::config::Now;
 use crate::group::{Group, Verdict};
 use crate::job::Job;
 use crate::member::{At, Member, Slot};
 use crate::record::{Hold, Record, RolloutEnd};
-use crate::totals::is_success;
 
 impl Cluster {
     /// A step's state changed: feed the breaker, then whoever waits for it.
@@ -113,40 +111,16 @@ impl Cluster {
         job.totals.add_rollout(rollout, &end, success_at);
         job.alive -= 1;
         records.push(Record::RolloutEnded { rollout, end: end.clone() });
-        if let Some(group) = job.groups.get_mut(&id.index) {
-            group.valid += u32::from(end.reward.is_some());
-            group.ends[member.sample as usize] = Some(end);
+        let size = job.plan.group.size;
+        let Some(group) = job.groups.get_mut(&id.index) else { return };
+        group.valid += u32::from(end.reward.is_some());
+        group.ends[member.sample as usize] = Some(end);
+        let enough = group.valid >= size && group.ends.iter().any(Option::is_none);
+        self.keep_place_for_refill(id);
+        if enough {
+            self.stop_group(now, id, FailureCode::Straggler, crate::job::ENOUGH, records);
         }
         self.close_group_if_done(now, id, records);
-    }
-
-    fn close_group_if_done(&mut self, _now: Now, id: GroupId, records: &mut Vec<Record>) {
-        let Some(job) = self.jobs.get_mut(&id.job) else { return };
-        let (plan, success_at, seq) = (job.plan.clone(), job.success_at(), job.next_seq);
-        let Some(group) = job.groups.get_mut(&id.index) else { return };
-        if group.closed.is_some() || group.ends.iter().any(Option::is_none) {
-            return;
-        }
-        let ends = || group.ends.iter().flatten();
-        let count = |test: &dyn Fn(&RolloutEnd) -> bool| {
-            u32::try_from(ends().filter(|e| test(e)).count()).unwrap_or(0)
-        };
-        let valid = count(&|e| e.reward.is_some());
-        let successes = count(&|e| is_success(e, success_at));
-        let closed_as = if ends().any(|e| e.status == Status::Cancelled) {
-            GroupClosedAs::Cancelled
-        } else if valid == plan.group.size {
-            GroupClosedAs::Full
-        } else if plan.group.on_incomplete == OnIncomplete::Drop && valid < plan.group.min_valid {
-            GroupClosedAs::Dropped
-        } else {
-            GroupClosedAs::Short
-        };
-        group.closed = Some((seq, closed_as));
-        job.next_seq += 1;
-        job.totals.add_group(valid, successes);
-        records.push(Record::GroupClosed { group: id, seq, closed_as, valid });
-        self.outbox.push(Command::Record { group: id, seq });
     }
 }
 

@@ -11,7 +11,10 @@ use crate::record::RolloutEnd;
 
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Totals {
+    /// Without those that a refill replaced.
     pub rollouts_ended: u64,
+    /// Ended, and replaced by a refill. They are in no other sum.
+    pub rollouts_superseded: u64,
     /// Members with a valid reward.
     pub rollouts_valid: u64,
     pub reward_sum: f64,
@@ -46,6 +49,19 @@ impl Totals {
                 example_rollout: rollout,
             });
             entry.rollouts += 1;
+        }
+    }
+
+    /// Takes back an ended rollout that another one replaces; its reward was not valid.
+    pub fn replace_rollout(&mut self, end: &RolloutEnd) {
+        self.rollouts_ended -= 1;
+        self.rollouts_superseded += 1;
+        let Some(key) = end.failure.as_ref().map(|failure| (failure.domain, failure.code)) else { return };
+        if let Some(entry) = self.failures.get_mut(&key) {
+            entry.rollouts -= 1;
+            if entry.rollouts == 0 {
+                self.failures.remove(&key);
+            }
         }
     }
 

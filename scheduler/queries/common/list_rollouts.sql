@@ -1,6 +1,6 @@
 -- In order of admission, behind ($2, $3, $4).
 SELECT group_index, sample, refill, created_at, ended_at, status, stop_reason,
-    failure_domain, failure_code, failure_message, reward_value,
+    failure_domain, failure_code, failure_message, reward_value, superseded_at,
     EXISTS (
         SELECT 1 FROM attempts
         WHERE attempts.job = rollouts.job AND attempts.group_index = rollouts.group_index

@@ -56,6 +56,7 @@ fn message(row: RolloutRow, task_id: String) -> v1::Rollout {
         reward,
         created_at_us: Some(row.created_at.0),
         finished_at_us: row.ended_at.map(|at| at.0),
+        superseded: row.superseded,
     }
 }
 

@@ -68,7 +68,7 @@ pub(super) async fn submit(
         idempotency_key: request.idempotency_key.clone(),
         request_hash,
         groups_total,
-        group_size: facts.plan.group.size,
+        group_size: facts.plan.group.started(),
         created_at: clock::wall(),
         files,
     };

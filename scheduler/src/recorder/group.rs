@@ -80,7 +80,7 @@ fn member(
     };
     MemberRecord {
         rollout: row.rollout,
-        superseded: false,
+        superseded: row.superseded,
         status: row.status,
         stop_reason: row.stop_reason,
         failure: row.failure,

@@ -46,8 +46,7 @@ fn tables_permanent(error: &datasets::Error) -> bool {
     // A new kind of error counts as one that may pass: trying too often loses nothing.
     matches!(
         error,
-        E::NotAvailableYet { .. }
-            | E::Contradiction { .. }
+        E::Contradiction { .. }
             | E::TooMany { .. }
             | E::OutOfRange { .. }
             | E::UnknownValue { .. }

@@ -29,6 +29,7 @@ pub struct NewJob {
     /// sha256 over everything the request asks for, hex.
     pub request_hash: String,
     pub groups_total: u32,
+    /// Members that start with a group.
     pub group_size: u32,
     pub created_at: Timestamp,
     pub files: Vec<StoredFile>,
@@ -115,6 +116,7 @@ pub(super) struct Writes {
     pub checkpoints: Sheet,
     pub checkpoints_removed: Sheet,
     pub breaker_ends: Sheet,
+    pub refills: Sheet,
     pub rollout_ends: Sheet,
     pub closed: Sheet,
     pub sealed: Sheet,
@@ -207,6 +209,7 @@ struct Folding {
     checkpoints_removed: Vec<Value>,
     /// By job, step and place in the ring.
     breaker_ends: BTreeMap<(JobId, StepIndex, u64), Value>,
+    refills: Vec<Value>,
     rollout_ends: BTreeMap<RolloutId, Value>,
     groups: Vec<Value>,
     closed: BTreeMap<GroupId, Value>,
@@ -305,6 +308,9 @@ impl Folding {
                 let row = json!([job.to_string(), end.step.0, slot, end.number, code]);
                 self.breaker_ends.insert((*job, end.step, slot), row);
             }
+            Record::RolloutRefilled { rollout } => {
+                self.refills.push(Value::Array(rollout_key(*rollout)));
+            }
             Record::RolloutEnded { rollout, end } => {
                 self.rollout_ends.insert(*rollout, rollout_end(*rollout, end));
             }
@@ -353,6 +359,7 @@ impl Folding {
                 with(rollout_key(rollout), [json!(step.0), json!(generation)])
             })
             .collect();
+        writes.refills = self.refills.into_iter().collect();
         writes.rollout_ends = self.rollout_ends.into_values().collect();
         writes.closed = self.closed.into_values().collect();
         writes.leases = self.leases.into_values().collect();

@@ -43,6 +43,8 @@ pub struct EndedAttempt {
 #[derive(Debug, Clone, PartialEq)]
 pub struct MemberRow {
     pub rollout: RolloutId,
+    /// A refill replaced it.
+    pub superseded: bool,
     pub created_at: Timestamp,
     pub ended_at: Timestamp,
     pub status: Status,
@@ -129,6 +131,7 @@ impl Reads {
             let status = status(row, &rollout)?;
             Ok(MemberRow {
                 rollout,
+                superseded: row::optional_signed(row, "rollouts", "superseded_at", &rollout)?.is_some(),
                 created_at: Timestamp(row::signed(row, "rollouts", "created_at", &rollout)?),
                 ended_at: Timestamp(row::signed(row, "rollouts", "ended_at", &rollout)?),
                 status: status

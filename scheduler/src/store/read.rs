@@ -28,6 +28,7 @@ pub struct JobRow {
     pub table_root: String,
     pub request_hash: String,
     pub groups_total: u32,
+    /// Members that start with a group.
     pub group_size: u32,
     pub state: JobState,
     /// The job's own; [`told`](Self::told) is what people read.
@@ -53,6 +54,8 @@ pub struct JobCounts {
     pub groups_sealed: u64,
     pub admitted: u64,
     pub ended: u64,
+    /// Replaced by a refill; in no other sum.
+    pub superseded: u64,
     pub valid: u64,
     pub reward_sum: f64,
     pub successes: u64,
@@ -81,6 +84,8 @@ pub struct RolloutRow {
     pub reward: Option<f64>,
     /// Some step was placed.
     pub begun: bool,
+    /// A refill replaced it.
+    pub superseded: bool,
 }
 
 #[derive(Debug, Clone, PartialEq)]
@@ -312,6 +317,7 @@ impl Reads {
             groups_sealed: row::unsigned(&groups, "groups", "sealed", &job)?,
             admitted: row::unsigned(&sums, "rollouts", "admitted", &job)?,
             ended: row::unsigned(&sums, "rollouts", "ended", &job)?,
+            superseded: row::unsigned(&sums, "rollouts", "superseded", &job)?,
             valid: row::unsigned(&sums, "rollouts", "valid", &job)?,
             reward_sum: sqlx::Row::try_get(&sums, "reward_sum")
                 .map_err(|e| row::wrong("rollouts", "reward_sum", &job, e))?,
@@ -375,6 +381,7 @@ impl Reads {
                 reward: sqlx::Row::try_get(row, "reward_value")
                     .map_err(|e| row::wrong("rollouts", "reward_value", &rollout, e))?,
                 begun: row::signed(row, "rollouts", "begun", &rollout)? != 0,
+                superseded: row::optional_signed(row, "rollouts", "superseded_at", &rollout)?.is_some(),
             })
         };
         rows.iter().map(read).collect()

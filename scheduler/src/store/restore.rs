@@ -164,6 +164,10 @@ impl Reads {
                 continue;
             }
             let rollout = row::rollout(&row, "rollouts", group)?;
+            if row::optional_signed(&row, "rollouts", "superseded_at", &rollout)?.is_some() {
+                totals.rollouts_superseded += 1;
+                continue;
+            }
             if let (Some(end), Some(sum)) = (rollout_end(&row, rollout)?, current.as_mut()) {
                 totals.add_rollout(rollout, &end, success_at);
                 sum.valid += u32::from(end.reward.is_some());

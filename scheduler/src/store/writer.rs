@@ -192,7 +192,7 @@ async fn write(
         Each,
     }
     use Rows::{Any, Each};
-    let statements: [(&'static str, &'static str, &Sheet, Rows); 23] = [
+    let statements: [(&'static str, &'static str, &Sheet, Rows); 25] = [
         ("storing jobs", statement!("sqlite/insert_jobs"), &writes.new_jobs, Each),
         ("storing client files", statement!("sqlite/insert_files"), &writes.files, Each),
         ("admitting groups", statement!("sqlite/insert_groups"), &writes.groups, Each),
@@ -207,6 +207,8 @@ async fn write(
         ("storing checkpoints", statement!("sqlite/insert_checkpoints"), &writes.checkpoints, Each),
         ("removing checkpoints", statement!("sqlite/remove_checkpoints"), &writes.checkpoints_removed, Each),
         ("counting ends of steps", statement!("sqlite/count_breaker_ends"), &writes.breaker_ends, Each),
+        ("beginning refills", statement!("sqlite/insert_refills"), &writes.refills, Each),
+        ("superseding rollouts", statement!("sqlite/supersede_rollouts"), &writes.refills, Each),
         ("ending rollouts", statement!("sqlite/end_rollouts"), &writes.rollout_ends, Each),
         ("closing groups", statement!("sqlite/close_groups"), &writes.closed, Each),
         ("sealing groups", statement!("sqlite/seal_groups"), &writes.sealed, Each),

@@ -40,7 +40,7 @@ async fn looking_at_an_unfinished_job_changes_nothing_and_keeps_no_scheduler_out
     let running = yard.start().await;
     let holder = Executor::attach(&yard, Behaviour { hold: true, ..Behaviour::default() });
     let mut request = hello(&yard, "a");
-    request.document = request.document.replace("group: {size: 4}", "timeout: 1d\ngroup: {size: 4}");
+    request.document = request.document.replace("group: {", "timeout: 1d\ngroup: {");
     let id = yard.client().await.submit(request).await.unwrap().into_inner().job.unwrap().id;
     let placed = async {
         while holder.seen.lock().unwrap().runs.len() < 8 {

@@ -23,7 +23,7 @@ apiVersion: rollyard/v1
 kind: RolloutJob
 name: random
 tasks: {from: {inline: [{n: "1"}]}}
-group: {size: 2}
+group: {size: 2, over_sample: 1}
 defaults: {image: host, timeout: 30s, retry: {limit: 2, backoff: 1s, max_backoff: 2s}}
 steps:
   - {name: fork, per: group, run: "true"}
@@ -109,7 +109,7 @@ impl World {
             idempotency_key: format!("k{bits}"),
             request_hash: String::new(),
             groups_total,
-            group_size: plan.group.size,
+            group_size: plan.group.started(),
             created_at,
             files: Vec::new(),
         };

@@ -112,7 +112,7 @@ apiVersion: rollyard/v1
 kind: RolloutJob
 name: hello
 tasks: {from: {inline: [{n: "6", want: "42"}, {n: "7", want: "49"}]}}
-group: {size: 4}
+group: {size: 4, on_incomplete: deliver}
 defaults: {image: host, timeout: 30s}
 steps:
   - {name: work, env: {N: "${row.n}"}, run: "echo $((N * 7)) > answer", outputs: [{name: answer, path: answer}]}

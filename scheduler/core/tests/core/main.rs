@@ -8,5 +8,6 @@ mod held;
 mod overdue;
 mod passes;
 mod random;
+mod refills;
 mod rules;
 mod workspaces;

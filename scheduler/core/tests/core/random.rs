@@ -7,8 +7,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use rollout::checkpoint::CheckpointId;
-use rollout::plan::{CheckpointPlan, JobPlan, Keep, Origin, Per, StepKind};
-use rollout::{AttemptId, Domain, FailureCode, Generation, GroupId, IncarnationId, JobId, Millis, NodeId};
+use rollout::plan::{CheckpointPlan, JobPlan, Keep, OnIncomplete, Origin, Per, StepKind};
+use rollout::{
+    AttemptId, Domain, FailureCode, Generation, GroupId, IncarnationId, JobId, Millis, NodeId, RolloutId,
+};
 use scheduler_core::counts::NodeUse;
 use scheduler_core::event::{Fence, Held, HeldPhase, Measured, RefusalClass};
 use scheduler_core::model::Patience;
@@ -86,7 +88,10 @@ fn plans() -> [JobPlan; 5] {
     let mut forked = forked(3);
     forked.steps[1].checkpoint = CheckpointPlan { every: Some(Millis(1)), ..CheckpointPlan::default() };
     forked.steps[1].resume = true;
+    forked.group.on_incomplete = OnIncomplete::Refill;
+    forked.group.over_sample = 1;
     let mut saved = saved_chain(2);
+    saved.group.on_incomplete = OnIncomplete::Refill;
     saved.steps[1].checkpoint.every = Some(Millis(1));
     saved.steps[1].checkpoint.keep = Keep::Newest(2);
     [graded(3), chained(2), only, forked, saved]
@@ -538,6 +543,23 @@ impl World {
         }
     }
 
+    /// No member was lost or repeated: the rollouts of each sample are those that the rounds made, all
+    /// of them have ended, and only what may be replaced was.
+    fn check_members(&self, seed: u64) {
+        let stored = &self.yard.stored;
+        for (rollout, ends) in &stored.ends {
+            let next = RolloutId { refill: rollout.refill + 1, ..*rollout };
+            if stored.refilled.contains(&next) {
+                assert!(ends[0].can_be_replaced(), "seed {seed}: {rollout} was replaced: {:?}", ends[0]);
+            }
+            let known = rollout.refill == 0 || stored.refilled.contains(rollout);
+            assert!(known && !rollout.is_shared(), "seed {seed}: {rollout} ended and never began");
+        }
+        let held = |job| stored.job_state(job) == Some(rollout::state::JobState::Held);
+        let open = stored.refilled.iter().filter(|r| !held(r.group.job) && !stored.ends.contains_key(r));
+        assert_eq!(open.count(), 0, "seed {seed}: a refill never ended");
+    }
+
     fn done(&self) -> bool {
         let states = (1..=JOBS).map(|n| self.yard.stored.job_state(JobId::from_bits(n)).unwrap());
         states.into_iter().all(|s| s.is_final() || s == rollout::state::JobState::Held)
@@ -574,6 +596,7 @@ fn run(seed: u64) -> usize {
         turns += 1;
         assert!(turns < 20_000, "seed {seed}: the yard does not finish");
     }
+    world.check_members(seed);
     let ends = &world.yard.stored.ends;
     assert!(ends.values().all(|e| e.len() == 1), "seed {seed}: a rollout ended twice");
     for end in ends.values().flatten() {
