@@ -40,11 +40,12 @@ steps:
     outputs: [{name: answer, path: answer}]
   - name: grade
     needs: [more]
+    from: setup
     grader: {reward_file: /logs/verifier/reward.txt}
     inputs: [{artifact: more.answer, path: /in/answer}]
     env: {N: "${row.n}", S: "${rollout.sample_index}"}
     run: |
-      # It starts where the work did: the set-up's files, and nothing of any member.
+      # It starts from the set-up: its files, and nothing of any member.
       test -f tree/deep/old && test ! -e mine && test "$(cat once) $N $S" = "$(cat /in/answer)" && r=1 || r=0
       echo "$r" > /logs/verifier/reward.txt
 """
@@ -79,7 +80,7 @@ def test_set_up_runs_once_a_group_and_members_fork_from_it(yard):
 
 
 def test_a_set_up_that_fails_ends_its_group_and_no_other(yard):
-    text = spec().replace('mkdir -p tree/deep &&', 'test "$N" != 2 && mkdir -p tree/deep &&')
+    text = spec().replace("mkdir -p tree/deep", 'test "$N" != 2\n      mkdir -p tree/deep')
     yard.call("run", yard.spec(text), "--table", yard.table)
     rows = yard.rows()
     failed = [row for row in rows if row["failure_code"]]
