@@ -44,6 +44,11 @@ impl JobFacts {
         index / self.rows_len()
     }
 
+    /// Of the whole job.
+    pub fn groups(&self) -> u64 {
+        u64::from(self.rows_len()) * u64::from(self.plan.tasks.epochs)
+    }
+
     /// Blocks on the disk.
     pub fn row(&self, index: u32) -> Result<Row, RowsError> {
         self.rows.row(&self.plan, index % self.rows_len())

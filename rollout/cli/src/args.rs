@@ -39,6 +39,11 @@ pub fn parse(line: impl IntoIterator<Item = OsString>) -> Result<(Cli, Flags), c
     Ok((Cli::from_arg_matches(&matches)?, flags))
 }
 
+/// What `rollyard --help` begins with: the commands and the global options.
+pub fn help() -> String {
+    Cli::command().render_help().to_string()
+}
+
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Global options")]
 pub struct Global {
@@ -103,7 +108,7 @@ pub enum Command {
     Explain(Explain),
     /// Print what a step wrote
     Logs(Logs),
-    /// Write an output that a step left to standard output: `rollyard artifact R/STEP NAME > FILE`
+    /// Write an output of a step to standard output
     Artifact(Artifact),
     /// Cancel a job
     Cancel(Cancel),

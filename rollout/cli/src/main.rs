@@ -40,6 +40,10 @@ fn main() -> ExitCode {
                 talk.say(error.json().trim_end());
                 return error.exit().into();
             }
+            None if usage::no_command(&error) => {
+                talk.say(args::help().trim_end());
+                return ExitStatus::BadInput.into();
+            }
             None => error.exit(),
         },
     };

@@ -21,12 +21,18 @@ pub fn wants_json(args: impl Iterator<Item = OsString>) -> bool {
     format.is_some_and(|format| format == "json")
 }
 
+/// No command is given. clap tells this by help of its own unless the environment sets an option.
+pub fn no_command(error: &clap::Error) -> bool {
+    use ErrorKind::{DisplayHelpOnMissingArgumentOrSubcommand, MissingSubcommand};
+    matches!(error.kind(), DisplayHelpOnMissingArgumentOrSubcommand | MissingSubcommand)
+}
+
 /// The error of clap in the form of ours; none for help and version, which are no errors.
 pub fn error(error: &clap::Error) -> Option<Error> {
     if !error.use_stderr() {
         return None;
     }
-    if error.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand {
+    if no_command(error) {
         let hint = "`rollyard --help` lists the commands".to_owned();
         return Some(Error::Usage { message: "no command is given".to_owned(), hint });
     }

@@ -265,7 +265,7 @@ impl Walk<'_> {
         let name = lookup.trim_end_matches('}').rsplit('.').next().unwrap_or_default();
         let name = shown(&name.to_ascii_uppercase().replace('-', "_"), QUOTE_CHARS_MAX);
         let span = self.locate(span, lookup);
-        let message = format!("shell text is not expanded: {} reaches the shell as it is", quoted(lookup));
+        let message = format!("{} is not expanded in shell text", quoted(lookup));
         let lookup = quoted(lookup).replace('`', "");
         let expected = format!("pass it by env: `env: {{{name}: \"{lookup}\"}}`, and `\"${name}\"` here");
         let fault = Diagnostic::warning(Code::ShellNotExpanded, span, path, message);

@@ -20,7 +20,7 @@ pub(super) async fn read(
     let rollout: RolloutId = request.rollout.parse().map_err(no_id)?;
     let facts = service.jobs.get(rollout.group.job).await?.ok_or_else(|| no_job(rollout))?;
     let found = service.reads.rollout(rollout).await?;
-    found.ok_or_else(|| no_rollout(&request.rollout, rollout))?;
+    found.ok_or_else(|| no_rollout(&request.rollout, rollout, &facts))?;
     let step = step_index(&facts.plan, &request.step)?;
     let mut attempts = service.reads.attempts(rollout).await?;
     attempts.retain(|row| {

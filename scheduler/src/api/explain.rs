@@ -70,7 +70,7 @@ async fn target(service: &JobsService, text: &str) -> Result<ExplainTarget, ApiE
         ApiError::not_found("job or rollout", text).hint("name a job, a rollout, or rollout/step")
     })?;
     let facts = service.jobs.get(id.group.job).await?.ok_or_else(|| no_job(id))?;
-    service.reads.rollout(id).await?.ok_or_else(|| no_rollout(rollout, id))?;
+    service.reads.rollout(id).await?.ok_or_else(|| no_rollout(rollout, id, &facts))?;
     let rollout = id;
     match step {
         Some(step) => Ok(ExplainTarget::Step(rollout, step_index(&facts.plan, step)?)),

@@ -28,9 +28,9 @@ pub(super) async fn logs(
 ) -> Result<Stream<v1::LogsChunk>, ApiError> {
     let no_id = |_| ApiError::not_found("rollout", &request.rollout);
     let rollout: RolloutId = request.rollout.parse().map_err(no_id)?;
-    let not_found = || no_rollout(&request.rollout, rollout);
     let facts = service.jobs.get(rollout.group.job).await?.ok_or_else(|| no_job(rollout))?;
-    let ended = service.reads.rollout(rollout).await?.ok_or_else(not_found)?.is_some();
+    let found = service.reads.rollout(rollout).await?;
+    let ended = found.ok_or_else(|| no_rollout(&request.rollout, rollout, &facts))?.is_some();
     let step = step_index(&facts.plan, &request.step)?;
     let streams = match request.stream.as_str() {
         "" => STREAMS.to_vec(),

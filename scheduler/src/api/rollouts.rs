@@ -6,6 +6,7 @@ use rollout::{RolloutId, StepIndex};
 use rollout_wire::{to_wire, v1};
 
 use super::{ApiError, JobsService, job_id, page};
+use crate::jobs::JobFacts;
 use crate::store::{AttemptRow, RolloutRow};
 
 pub(super) async fn list(
@@ -62,9 +63,9 @@ fn message(row: RolloutRow, task_id: String) -> v1::Rollout {
 
 pub(super) async fn steps(service: &JobsService, text: &str) -> Result<v1::ListStepsReply, ApiError> {
     let rollout: RolloutId = text.parse().map_err(|_| ApiError::not_found("rollout", text))?;
-    let not_found = || no_rollout(text, rollout);
     let facts = service.jobs.get(rollout.group.job).await?.ok_or_else(|| no_job(rollout))?;
-    let found = service.reads.rollout_row(rollout).await?.ok_or_else(not_found)?;
+    let found = service.reads.rollout_row(rollout).await?;
+    let found = found.ok_or_else(|| no_rollout(text, rollout, &facts))?;
     let ended = found.status;
     let mut attempts = service.reads.attempts(rollout).await?;
     let mut states = service.reads.step_states(rollout).await?;
@@ -121,10 +122,16 @@ pub(super) fn no_job(rollout: RolloutId) -> ApiError {
 }
 
 /// What a caller is told of a rollout that is not there, and may only not be there yet.
-pub(super) fn no_rollout(text: &str, rollout: RolloutId) -> ApiError {
-    ApiError::not_found("rollout", text).hint(format!(
-        "a rollout exists once its group is admitted; `rollyard explain {}` says what that waits for",
-        rollout.group.job
+pub(super) fn no_rollout(text: &str, rollout: RolloutId, facts: &JobFacts) -> ApiError {
+    let (job, groups, size) = (rollout.group.job, facts.groups(), facts.plan.group.size);
+    let not_found = ApiError::not_found("rollout", text);
+    if u64::from(rollout.group.index) >= groups || rollout.sample >= size {
+        let (group, sample) = (groups.saturating_sub(1), size.saturating_sub(1));
+        return not_found
+            .hint(format!("the rollouts of this job are {job}-g0-s0 to {job}-g{group}-s{sample}"));
+    }
+    not_found.hint(format!(
+        "a rollout exists once its group is admitted; `rollyard explain {job}` says what that waits for"
     ))
 }
 

@@ -83,7 +83,7 @@ async fn a_job_runs_from_submit_to_its_table() {
     assert_eq!(hint(&refused), "the outputs that are kept: answer");
     let absent = v1::ListStepsRequest { rollout: format!("{id}-g7-s0") };
     let refused = client.list_steps(absent).await.unwrap_err();
-    assert!(hint(&refused).contains(&format!("`rollyard explain {id}`")), "{refused:?}");
+    assert_eq!(hint(&refused), format!("the rollouts of this job are {id}-g0-s0 to {id}-g1-s3"));
     let nodes = client.list_nodes(v1::ListNodesRequest {}).await.unwrap().into_inner().nodes;
     assert_eq!((nodes.len(), nodes[0].state.as_str(), nodes[0].version.as_str()), (1, "attached", "fake/1"));
     assert_eq!(nodes[0].used_cpu_milli, 0);
@@ -133,7 +133,33 @@ async fn without_an_executor_explain_says_so() {
     let mut client = yard.client().await;
     let job = client.submit(hello(&yard, "a")).await.unwrap().into_inner().job.unwrap();
     let lines = client.explain(v1::ExplainRequest { target: job.id }).await.unwrap().into_inner().lines;
-    assert!(lines[0].contains("No executor"), "{lines:?}");
+    assert!(lines[0].starts_with("No executor is attached"), "{lines:?}");
+    running.stop().await;
+}
+
+#[tokio::test]
+async fn a_rollout_that_is_not_admitted_yet_points_to_what_it_waits_for() {
+    let dir = tempfile::tempdir().unwrap();
+    let yard = Yard::new(dir.path());
+    let running = yard.start().await;
+    let mut client = yard.client().await;
+    let mut request = hello(&yard, "a");
+    request.document =
+        request.document.replace("group: {size: 4}", "admission: {max_running: 4}\ngroup: {size: 4}");
+    let id = client.submit(request).await.unwrap().into_inner().job.unwrap().id;
+    let rollout = format!("{id}-g1-s0");
+    let steps = client.list_steps(v1::ListStepsRequest { rollout: rollout.clone() }).await.unwrap_err();
+    let logs =
+        v1::LogsRequest { rollout: rollout.clone(), step: "work".to_owned(), ..v1::LogsRequest::default() };
+    let logs = client.logs(logs).await.unwrap_err();
+    let explain = client.explain(v1::ExplainRequest { target: rollout }).await.unwrap_err();
+    for refused in [steps, logs, explain] {
+        assert_eq!(code(&refused), "not_found");
+        assert!(
+            hint(&refused).contains(&format!("`rollyard explain {id}` says what that waits for")),
+            "{refused:?}"
+        );
+    }
     running.stop().await;
 }
 

@@ -140,7 +140,7 @@ pub fn ended_step() -> Step {
                 name: "answer".into(),
                 media_type: "text/plain".into(),
                 size_bytes: 3,
-                sha256: "cd34".into(),
+                sha256: "cd34".repeat(16),
             }],
             image_digest: "host:77d0".into(),
         }),

@@ -127,7 +127,13 @@ pub fn grid_in(columns: usize, indent: &str, heads: &[&str], rows: &[Vec<String>
         .collect();
     let ends = |column: usize| starts[column] + widths[column];
     let fits = |column: usize| columns == 0 || ends(column) <= columns;
-    let wraps = columns > starts.get(last).map_or(0, |start| start + LAST_COLUMN_CHARS_MIN)
+    // A word, such as a hash, that is whole only below.
+    let words = rows.iter().filter_map(|row| row.get(last)).flat_map(|cell| cell.split(' '));
+    let word = words.map(str::len).max().unwrap_or(0);
+    let beside = columns.saturating_sub(starts.get(last).copied().unwrap_or(0));
+    let cut_beside = word > beside && word + indent.len() + BELOW <= columns;
+    let wraps = beside > LAST_COLUMN_CHARS_MIN
+        && !cut_beside
         && !heads.last().is_some_and(|head| head.starts_with('>'));
     // Every column from the first that does not fit goes below.
     let cut =
@@ -203,6 +209,9 @@ mod tests {
         assert!(text.lines().all(|line| line.len() <= 30), "{text}");
         assert_eq!(text.lines().nth(3), Some("    seven words that need more"), "{text}");
         assert_eq!(grid("", &["NAME", ">N", "MESSAGE"], &rows).lines().count(), 3);
+        // A word that is too long beside and fits below stays whole.
+        let text = grid_in(76, "", &["NAME", ">N", "SHA256"], &[row("name-of-it", &"a".repeat(64))]);
+        assert_eq!(text.lines().last(), Some(format!("    {}", "a".repeat(64)).as_str()), "{text}");
         assert_eq!(wrapped("one /a/path/that/is/long two", 8), ["one", "/a/path/that/is/long", "two"]);
     }
 }

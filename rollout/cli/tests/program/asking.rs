@@ -78,6 +78,14 @@ fn logs_are_one_json_object_a_line() {
 }
 
 #[test]
+fn without_a_command_there_is_help_whatever_the_environment_sets() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let ran = rollyard(dir.path(), &[]);
+    assert_eq!((ran.code, ran.stdout.as_str()), (2, ""), "{}", ran.stderr);
+    assert!(ran.stderr.contains("Commands:\n  run ") && !ran.stderr.starts_with("error"), "{}", ran.stderr);
+}
+
+#[test]
 fn an_output_is_written_byte_for_byte() {
     let yard = Yard::start(Script::default());
     let args = ["artifact", "j0000000000007-g0-s1/work", "answer", "--attempt", "2"];
