@@ -95,7 +95,7 @@ async fn a_reader_that_takes_nothing_is_told_so_and_gives_its_place_back() {
     let before = resident_bytes();
     let mut idle = Vec::new();
     for _ in 0..20 {
-        let mut client = yard.client().await;
+        let mut client = yard.narrow_client().await;
         idle.push(client.logs(logs.clone()).await.unwrap().into_inner());
     }
     tokio::time::sleep(Duration::from_secs(2)).await;

