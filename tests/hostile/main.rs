@@ -26,6 +26,7 @@ mod skips;
 mod sockets;
 mod specs;
 mod system_calls;
+mod workspaces;
 mod yard;
 
 use libtest_mimic::{Arguments, Failed, Trial};
@@ -53,6 +54,7 @@ fn main() {
         memory::CASES,
         disks::CASES,
         lifetimes::CASES,
+        workspaces::CASES,
     ]
     .concat();
     let sandboxes =

@@ -106,7 +106,12 @@ fn write(
     let shown = out.as_os_str().as_encoded_bytes();
     let file = File::create(out).map_err(Error::io("create", shown))?;
     let output = Hashed { inner: BufWriter::with_capacity(WRITE_BYTES, file), hash: Sha256::new(), bytes: 0 };
-    let encoder = zstd::Encoder::new(output, ZSTD_LEVEL).map_err(Error::io("write", shown))?;
+    let encoder = zstd::Encoder::new(output, ZSTD_LEVEL).and_then(|mut encoder| {
+        // Times are not part of the id: a flipped bit of one would be seen by nobody else here.
+        encoder.include_checksum(true)?;
+        Ok(encoder)
+    });
+    let encoder = encoder.map_err(Error::io("write", shown))?;
     let mut writer = Writer { builder: Builder::new(encoder), manifest: Manifest::new(), out: shown, stop };
     for (end, _) in
         prefix.iter().enumerate().filter(|(_, byte)| **byte == b'/').chain([(prefix.len(), &b'/')])
