@@ -35,6 +35,8 @@ pub struct JobPlan {
 #[derive(Debug, Clone, PartialEq)]
 pub struct TasksPlan {
     pub source: TaskSource,
+    pub filter: Filter,
+    pub on_unsupported: OnUnsupported,
     /// None: `row-<index>`.
     pub id: Option<Template>,
     pub split: Split,
@@ -50,6 +52,81 @@ pub enum TaskSource {
     Inline(Vec<serde_json::Map<String, Value>>),
     /// A path relative to the spec file; the client uploads it.
     Jsonl { path: String },
+    /// A path relative to the spec file; the client uploads it.
+    Parquet {
+        path: String,
+        /// Those to read; none: all of them.
+        columns: Option<Vec<String>>,
+    },
+    /// A directory of the client; it uploads the rows it made of it under this path.
+    Harbor { path: String, generated: Option<Generated> },
+}
+
+/// Of a Harbor source without steps in its spec: the steps that were generated.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Generated {
+    /// The agent is the task's own solution.
+    pub oracle: bool,
+    pub mode: EnvironmentMode,
+}
+
+/// What a Harbor grader sees of the agent's work.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum EnvironmentMode {
+    /// The files it left.
+    Shared,
+    /// The artifacts the task declares.
+    Separate,
+}
+
+impl EnvironmentMode {
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Shared => "shared",
+            Self::Separate => "separate",
+        }
+    }
+}
+
+impl TaskSource {
+    /// What it is called in `tasks.from`.
+    pub const fn kind(&self) -> &'static str {
+        match self {
+            Self::Inline(_) => "inline",
+            Self::Jsonl { .. } => "jsonl",
+            Self::Parquet { .. } => "parquet",
+            Self::Harbor { .. } => "harbor",
+        }
+    }
+
+    /// The client file that holds the rows, as written in the spec.
+    pub fn path(&self) -> Option<&str> {
+        match self {
+            Self::Inline(_) => None,
+            Self::Jsonl { path } | Self::Parquet { path, .. } | Self::Harbor { path, .. } => Some(path),
+        }
+    }
+}
+
+/// Which rows run; see [`crate::selection`].
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Filter {
+    /// Only the tasks with these ids.
+    pub ids: Option<Vec<String>>,
+    /// Mixed with the epoch.
+    pub shuffle_seed: Option<u64>,
+    pub offset: u64,
+    pub limit: Option<u64>,
+}
+
+/// What becomes of tasks that cannot run here.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum OnUnsupported {
+    #[default]
+    Error,
+    /// They are left out, and said to be.
+    Skip,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]

@@ -20,6 +20,7 @@ mod schema;
 mod step;
 mod steps;
 mod tables;
+mod tasks;
 mod tree;
 mod unquoted;
 mod view;
@@ -30,9 +31,9 @@ pub use diagnostic::{DIAGNOSTICS_MAX, Diagnostic, DiagnosticCode, Severity};
 pub use schema::schema;
 pub use tables::{
     ARGUMENT_BYTES_MAX, ARGUMENTS_BYTES_MAX, ARGUMENTS_MAX, ARTIFACTS_MAX, COLUMNS_MAX, ENV_MAX, EPOCHS_MAX,
-    FILE_BYTES_MAX, FILES_BYTES_MAX, FILES_MAX, GROUP_ROWS_MAX, GROUP_SIZE_MAX, INLINE_ROWS_MAX,
-    JOB_LOOKUPS_MAX, LABEL_BYTES_MAX, LABELS_MAX, MATRIX_CELLS_MAX, MODELS_MAX, PATH_BYTES_MAX, RUNNING_MAX,
-    SECRETS_MAX, SHELL_BYTES_MAX,
+    FILE_BYTES_MAX, FILES_BYTES_MAX, FILES_MAX, FILTER_IDS_MAX, GROUP_ROWS_MAX, GROUP_SIZE_MAX,
+    INLINE_ROWS_MAX, JOB_LOOKUPS_MAX, LABEL_BYTES_MAX, LABELS_MAX, MATRIX_CELLS_MAX, MODELS_MAX,
+    PATH_BYTES_MAX, RUNNING_MAX, SECRETS_MAX, SHELL_BYTES_MAX,
 };
 pub use tree::{DEPTH_MAX, EXPANDED_BYTES_MAX, KEY_BYTES_MAX, NODES_MAX, TEXT_BYTES_MAX};
 pub use unquoted::UNQUOTED_MAX;
@@ -127,11 +128,8 @@ pub(crate) fn check_step_field(name: &str, text: &str) -> Result<(), grammar::Mi
 /// Paths on the client's machine that a submit uploads, as written, sorted, each once: the task
 /// file and `files[].from`. Relative ones are relative to the spec file.
 pub fn client_files(plan: &JobPlan) -> Vec<&str> {
-    use crate::plan::{FileContent, TaskSource};
-    let tasks = match &plan.tasks.source {
-        TaskSource::Jsonl { path } => Some(path.as_str()),
-        TaskSource::Inline(_) => None,
-    };
+    use crate::plan::FileContent;
+    let tasks = plan.tasks.source.path();
     let files = plan.steps.iter().flat_map(|step| &step.files).filter_map(|file| match &file.content {
         FileContent::Client { path } => Some(path.as_str()),
         FileContent::Text(_) => None,
@@ -148,6 +146,9 @@ mod tests {
 
     use super::fields::{Field, Object, Shape};
     use super::*;
+
+    /// Sources beside the one of [`EVERYTHING`].
+    const SOURCES: [&str; 1] = ["{parquet: a.parquet}, filter: {}"];
 
     /// Uses every map of the format that this build serves.
     const EVERYTHING: &str = r#"
@@ -200,8 +201,11 @@ steps:
     #[test]
     fn every_field_this_build_serves_is_read_into_the_plan() {
         view::reads::take();
-        let checked = check(EVERYTHING, "everything.yaml");
-        assert!(checked.plan.is_some(), "{}", checked.render(EVERYTHING));
+        let other = |source: &&str| EVERYTHING.replace("{inline: [{n: 1}]}", source);
+        for text in SOURCES.iter().map(other).chain([EVERYTHING.to_owned()]) {
+            let checked = check(&text, "everything.yaml");
+            assert!(checked.plan.is_some(), "{}", checked.render(&text));
+        }
         let reads = view::reads::take();
         let mut fields = BTreeSet::new();
         served(&tables::JOB, &mut fields);

@@ -3,8 +3,10 @@
 use std::collections::HashMap;
 use std::path::PathBuf;
 
-use rollout::plan::{JobPlan, TaskSource};
+use datasets::tasks::Format;
+use rollout::plan::{Filter, JobPlan, TaskSource};
 use rollout::resolve::{self, RowProblem};
+use rollout::selection::{Selection, WantedIds, missing_ids};
 use rollout::spec::{DiagnosticCode as Code, Severity};
 use rollout::text::shown;
 use serde_json::{Map, Value};
@@ -20,34 +22,81 @@ pub const ROW_FINDINGS_MAX: usize = 20;
 #[derive(Debug)]
 pub struct Rows {
     path: PathBuf,
-    lines: u64,
+    /// Those that run in one epoch.
+    count: u64,
     problems: u64,
     /// At most [`ROW_FINDINGS_MAX`], and one that counts the rest.
     pub findings: Vec<Finding>,
 }
 
-/// Checks the rows of a JSONL file; inline rows were checked with the spec.
+/// Checks the rows of a file that can run; inline rows were checked with the spec.
 pub fn check(plan: &JobPlan, source: &Source) -> Result<Rows, Error> {
-    let path = match &plan.tasks.source {
+    let format = match &plan.tasks.source {
         TaskSource::Inline(rows) => {
-            let lines = rows.len() as u64;
-            return Ok(Rows { path: PathBuf::new(), lines, problems: 0, findings: Vec::new() });
+            let mut chosen = Chosen::of(plan);
+            for (index, row) in (0u64..).zip(rows) {
+                chosen.takes(plan, index, row);
+            }
+            let count = chosen.selection(rows.len()).len().into();
+            return Ok(Rows { path: PathBuf::new(), count, problems: 0, findings: Vec::new() });
         }
-        TaskSource::Jsonl { path } => source.dir.join(path),
+        TaskSource::Parquet { columns, .. } => Format::Parquet { columns: columns.as_deref() },
+        TaskSource::Jsonl { .. } | TaskSource::Harbor { .. } => Format::Jsonl,
     };
-    let mut rows = Rows { path, lines: 0, problems: 0, findings: Vec::new() };
-    let mut ids = Ids::default();
-    let path = rows.path.clone();
-    let scanned = datasets::tasks::scan(&path, |line, row| {
-        rows.lines = line;
+    let path = source.dir.join(plan.tasks.source.path().unwrap_or_default());
+    let mut rows = Rows { path: path.clone(), count: 0, problems: 0, findings: Vec::new() };
+    let (mut ids, mut chosen, mut lines) = (Ids::default(), Chosen::of(plan), 0);
+    let scanned = datasets::tasks::scan(&path, format, |line, row| {
+        lines = line;
         match row {
-            Ok(row) => rows.check_row(plan, line, &row, &mut ids),
+            Ok(row) if chosen.takes(plan, line - 1, &row) => rows.check_row(plan, line, &row, &mut ids),
+            Ok(_) => {}
             Err(error) => rows.note(line, Code::RowBadValue, "", crate::error::chain(&error), None),
         }
     });
     scanned.map_err(|source| Error::Rows { path, source })?;
     rows.count_the_rest();
+    rows.close(&chosen, lines);
     Ok(rows)
+}
+
+/// The rows that `tasks.filter` lets some epoch run, while they are read.
+struct Chosen<'a> {
+    filter: &'a Filter,
+    wanted: Option<WantedIds<'a>>,
+    listed: Vec<u32>,
+    /// Rows past `ids` so far.
+    place: u64,
+}
+
+impl<'a> Chosen<'a> {
+    fn of(plan: &'a JobPlan) -> Self {
+        let filter = &plan.tasks.filter;
+        Self { filter, wanted: WantedIds::of(filter), listed: Vec::new(), place: 0 }
+    }
+
+    /// Whether some epoch can run this row. One whose id cannot be told counts as chosen, so that
+    /// what is wrong with it is said.
+    fn takes(&mut self, plan: &JobPlan, index: u64, row: &Map<String, Value>) -> bool {
+        if let Some(wanted) = &mut self.wanted
+            && let Ok(id) = resolve::task_id(plan, index, row)
+        {
+            if !wanted.wants(&id) {
+                return false;
+            }
+            self.listed.push(u32::try_from(index).unwrap_or(u32::MAX));
+        }
+        let place = self.place;
+        self.place += 1;
+        let Filter { shuffle_seed, offset, limit, .. } = self.filter;
+        let end = limit.map_or(u64::MAX, |limit| offset.saturating_add(limit));
+        shuffle_seed.is_some() || (*offset..end).contains(&place)
+    }
+
+    fn selection(&self, rows: usize) -> Selection {
+        let listed = self.wanted.is_some().then(|| self.listed.clone());
+        Selection::new(self.filter, u32::try_from(rows).unwrap_or(u32::MAX), listed)
+    }
 }
 
 impl Rows {
@@ -57,7 +106,7 @@ impl Rows {
     /// Some row has a problem.
     pub fn count(self) -> Result<u64, Error> {
         match self.problems {
-            0 => Ok(self.lines),
+            0 => Ok(self.count),
             errors => Err(Error::BadRows { path: self.path, errors }),
         }
     }
@@ -65,6 +114,19 @@ impl Rows {
     /// For people.
     pub fn rendered(&self) -> String {
         rollout::spec::render(&self.findings, "")
+    }
+
+    /// Once every row was seen: ids that none has, and whether any is left.
+    fn close(&mut self, chosen: &Chosen<'_>, lines: u64) {
+        let missing = chosen.wanted.as_ref().map(WantedIds::missing).unwrap_or_default();
+        let selection = chosen.selection(usize::try_from(lines).unwrap_or(usize::MAX));
+        self.count = selection.len().into();
+        if !missing.is_empty() {
+            self.note(1, Code::UnknownTask, "tasks.filter.ids", missing_ids(&missing), None);
+        } else if selection.is_empty() && *chosen.filter != Filter::default() {
+            let message = format!("the filter leaves none of {lines} rows");
+            self.note(1, Code::NoTaskLeft, "tasks.filter", message, None);
+        }
     }
 
     fn check_row(&mut self, plan: &JobPlan, line: u64, row: &Map<String, Value>, ids: &mut Ids) {

@@ -80,6 +80,8 @@ codes! {
     RowMissingColumn "row_missing_column" "A task row lacks a column that the spec looks up.";
     RowBadValue "row_bad_value" "A line is no task row, or holds a value that does not fit where the spec uses it.";
     DuplicateTask "duplicate_task" "Two task rows have one id.";
+    UnknownTask "unknown_task" "`tasks.filter.ids` names a task that no row has.";
+    NoTaskLeft "no_task_left" "The filter leaves no row to run.";
 }
 
 impl fmt::Display for DiagnosticCode {

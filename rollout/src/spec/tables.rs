@@ -45,6 +45,8 @@ pub const INLINE_ROWS_MAX: usize = 1_000;
 pub const GROUP_SIZE_MAX: u64 = 1_024;
 /// The most rows of one group in one table: a group is one batch of it.
 pub const GROUP_ROWS_MAX: usize = 1 << 20;
+/// The most ids of `tasks.filter`.
+pub const FILTER_IDS_MAX: usize = 10_000;
 /// The most passes over a task set.
 pub const EPOCHS_MAX: u64 = 1_000;
 /// The most rollouts of one job alive at once.
@@ -146,14 +148,12 @@ static TASKS: Object = Object::new(
         ),
         field("split", Shape::Choice(&[choice("train"), choice("eval")]), "Column `split`; default `train`."),
         field("epochs", count(1, EPOCHS_MAX), "Passes over the set; default 1."),
-        field("filter", Shape::Object(&FILTER), "Which rows, in which order.")
-            .later("no `filter`; write the rows wanted into the file"),
+        field("filter", Shape::Object(&FILTER), "Which rows, in which order."),
         field(
             "on_unsupported",
             Shape::Choice(&[choice("error"), choice("skip")]),
-            "What to do with tasks that cannot run here.",
-        )
-        .later("no `on_unsupported`"),
+            "What to do with Harbor tasks that cannot run here; default `error`.",
+        ),
     ],
 );
 
@@ -162,8 +162,12 @@ static SOURCE: Object = Object::new(
     &[
         field("inline", Shape::List { of: &ROW, min: 1, max: INLINE_ROWS_MAX }, "Rows as written."),
         field("jsonl", fixed(Grammar::ClientPath), "File with one JSON object a line."),
-        field("parquet", text(PATH_BYTES_MAX), "Parquet file.").later("a `jsonl` file with the same rows"),
-        field("columns", list(&COLUMN, COLUMNS_MAX), "Parquet columns to read.").later("no `columns`"),
+        field("parquet", fixed(Grammar::ClientPath), "Parquet file."),
+        field(
+            "columns",
+            Shape::List { of: &COLUMN, min: 1, max: COLUMNS_MAX },
+            "Parquet columns to read; default all.",
+        ),
         field("harbor", fixed(Grammar::ClientPath), "Directory of Harbor tasks.")
             .later("a `jsonl` or `inline` source and your own steps"),
         field(
@@ -202,9 +206,9 @@ static FILTER: Object = Object::new(
     "Filter",
     &[
         field("limit", count(1, COUNT_MAX), "At most this many rows."),
-        field("offset", count(0, COUNT_MAX), "Rows to leave out at the start."),
-        field("ids", list(&TASK_ID, 10_000), "Only these task ids."),
-        field("shuffle_seed", count(0, COUNT_MAX), "Seed of a shuffle."),
+        field("offset", count(0, COUNT_MAX), "Rows to leave out at the start; default 0."),
+        field("ids", Shape::List { of: &TASK_ID, min: 1, max: FILTER_IDS_MAX }, "Only these task ids."),
+        field("shuffle_seed", count(0, COUNT_MAX), "Seed of a shuffle, another one in every epoch."),
     ],
 );
 

@@ -33,6 +33,13 @@ impl Scope {
             all.dedup();
         } else if let Some(feed) = from.and_then(|from| from.get("feed")) {
             columns = Some(keys(feed.get("columns")));
+        } else if let Some(listed) =
+            from.filter(|from| from.get("parquet").is_some()).and_then(|from| from.get("columns"))
+        {
+            let all = columns.get_or_insert_default();
+            all.extend(listed.items().iter().filter_map(|item| item.text().map(str::to_owned)));
+            all.sort_unstable();
+            all.dedup();
         }
         Self {
             columns,

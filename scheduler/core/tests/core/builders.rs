@@ -60,6 +60,8 @@ pub fn plan(size: u32, steps: Vec<StepPlan>) -> JobPlan {
         labels: BTreeMap::new(),
         tasks: TasksPlan {
             source: TaskSource::Inline(vec![]),
+            filter: Filter::default(),
+            on_unsupported: OnUnsupported::default(),
             id: None,
             split: Split::Train,
             epochs: 1,
