@@ -102,7 +102,7 @@ pub struct Layer {
     /// Of the packed form in the blob store: sha256 of its bytes, hex, and their number.
     pub blob: String,
     pub packed: Bytes,
-    /// Sum of the sizes of its files, and the number of its entries.
+    /// Bytes of data in its files, holes not counted, and the number of its entries.
     pub content: Bytes,
     pub entries: u64,
 }

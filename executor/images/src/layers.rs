@@ -4,3 +4,68 @@
 //! a lower as it is: owners as the sandbox numbers them (0..65536), deletions as overlay marks
 //! (`c 0,0` nodes, `trusted.overlay.opaque`). In the blob store it is *packed*: a tar with neutral
 //! marks, compressed. The id is the sha256 of the canonical manifest, which both forms have.
+//!
+//! [`pack_upper`] and [`pack_directory`] make the packed form in one walk, [`unpack`] makes the
+//! directory form of it, and [`LayerStore`] keeps directories within a bound.
+//!
+//! Packed form: entries in byte order of their paths, each parent before what is in it, no entry
+//! for the root. PAX records hold what a header cannot: long names, fractions of seconds,
+//! `SCHILY.xattr.*`, the runs of data of a file with holes (`GNU.sparse.*`, as other programs read
+//! them), and the marks `ROLLYARD.whiteout` and `ROLLYARD.opaque`. The same tree packs to the same
+//! bytes.
+//!
+//! Identity: per entry its path, kind, mode (no set-id bits of files), owner and attributes; of a
+//! file its size, its runs of data and the sha256 of what is in them; of a link its target. Blocks
+//! of zeros are holes, whether they were written or not. Modification times are restored and not
+//! part of the identity.
+
+mod archive;
+mod attributes;
+mod entry;
+mod error;
+mod pack;
+mod paths;
+mod runs;
+mod store;
+mod unpack;
+mod walk;
+
+#[cfg(test)]
+mod tests;
+
+use rollout::Bytes;
+
+pub use error::Error;
+pub use pack::{Dropped, Packed, pack_directory, pack_upper};
+pub use store::{LayerStore, Pinned, Staged};
+pub use unpack::unpack;
+
+/// The most entries of a layer.
+pub const ENTRIES_MAX: u64 = 1_000_000;
+/// The longest path in a layer, in bytes.
+pub const PATH_BYTES_MAX: usize = 4095;
+/// The longest name, in bytes.
+pub const NAME_BYTES_MAX: usize = 255;
+/// The most bytes of extended attributes of one entry, names and values.
+pub const ATTRIBUTE_BYTES_MAX: usize = 256 << 10;
+/// The most bytes of names in one directory. Held in memory while it is packed.
+pub const LISTING_BYTES_MAX: usize = 64 << 20;
+/// The most bytes of paths of files with several links. Held in memory while a tree is packed.
+pub const LINK_BYTES_MAX: usize = 64 << 20;
+/// The highest user and group of a layer.
+pub const ID_MAX: u32 = 65_535;
+
+/// What a tree may be at most. Past a bound it is refused whole, by the bound's name.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Bounds {
+    /// At most [`ENTRIES_MAX`].
+    pub entries: u64,
+    /// Bytes of data in its files; holes do not count.
+    pub content: Bytes,
+}
+
+impl Bounds {
+    pub fn new(content: Bytes) -> Self {
+        Self { entries: ENTRIES_MAX, content }
+    }
+}
