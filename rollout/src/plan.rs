@@ -213,9 +213,11 @@ pub struct StepPlan {
     /// Read-only layers above the image, last on top: OCI references, or `layer:` texts (see
     /// [`crate::checkpoint::Layer`]) where a row names a tree in the blob store.
     pub layers: Vec<Template>,
-    pub user: String,
-    pub workdir: String,
+    pub user: Template,
+    pub workdir: Template,
     pub env: BTreeMap<String, Template>,
+    /// One lookup of a column that holds further variables; those of `env` win.
+    pub env_column: Option<Template>,
     pub files: Vec<FilePlan>,
     pub inputs: Vec<InputPlan>,
     pub outputs: Vec<OutputDecl>,

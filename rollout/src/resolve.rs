@@ -8,8 +8,8 @@ use sha2::{Digest, Sha256};
 use crate::ids::{GroupId, JobId, RolloutId, StepIndex};
 use crate::name::Name;
 use crate::plan::{
-    CommandPlan, Field, FileContent, JobPlan, Per, ResolvedCheckpoint, ResolvedCommand, ResolvedContent,
-    ResolvedFile, ResolvedStep, ResourcesPlan, StepPlan, Template,
+    CommandPlan, Field, FileContent, JobPlan, Per, Piece, ResolvedCheckpoint, ResolvedCommand,
+    ResolvedContent, ResolvedFile, ResolvedStep, ResourcesPlan, StepPlan, Template,
 };
 use crate::quantity::Resources;
 use crate::spec::{self, DiagnosticCode};
@@ -91,7 +91,9 @@ pub(crate) fn step_templates(step: &StepPlan) -> impl Iterator<Item = &Template>
     };
     std::iter::once(&step.image)
         .chain(&step.layers)
+        .chain([&step.user, &step.workdir])
         .chain(step.env.values())
+        .chain(&step.env_column)
         .chain(arguments)
         .chain(files)
         .chain(&step.checkpoint.key)
@@ -153,6 +155,61 @@ impl Names<'_> {
             _ => None,
         };
         found.ok_or_else(|| ResolveError::NotKnown { lookup: shown(&path.join("."), 128) })
+    }
+
+    /// The variables that a column holds: an object of texts, numbers and booleans.
+    fn variables(
+        &self,
+        step: &StepPlan,
+        column: &Template,
+    ) -> Result<BTreeMap<String, String>, ResolveError> {
+        let columns = match column.0.as_slice() {
+            [Piece::Lookup(path)] => path.get(1..).unwrap_or_default(),
+            _ => &[],
+        };
+        let mut path: Vec<&str> = columns.iter().map(String::as_str).collect();
+        let mut found = self.row.and_then(|row| row.get(*path.first()?));
+        for key in path.iter().skip(1) {
+            found = found.and_then(|value| value.get(key));
+        }
+        let shown_column = shown(&path.join("."), 128);
+        let entries = match found {
+            None => return Err(ResolveError::MissingColumn { column: shown_column }),
+            Some(Value::Object(entries)) => entries,
+            Some(_) => {
+                let problem = format!("column `{shown_column}` holds no object");
+                return Err(bad(step, "env", problem, "an object of variables"));
+            }
+        };
+        let mut variables = BTreeMap::new();
+        for key in entries.keys() {
+            spec::check_env_name(key)
+                .map_err(|mismatch| bad(step, "env", mismatch.message, mismatch.expected))?;
+            path.push(key);
+            let value = row_value(
+                self.row.ok_or_else(|| ResolveError::MissingColumn { column: shown_column.clone() })?,
+                &path,
+            )?;
+            path.pop();
+            if value.len() > spec::ARGUMENT_BYTES_MAX {
+                let field = field_of(step, &format!("env.{key}"));
+                return Err(ResolveError::TooLong {
+                    field,
+                    bytes: value.len(),
+                    limit: spec::ARGUMENT_BYTES_MAX,
+                });
+            }
+            if value.contains('\0') {
+                return Err(bad(
+                    step,
+                    &format!("env.{key}"),
+                    "holds a NUL character".to_owned(),
+                    "text without NUL characters",
+                ));
+            }
+            variables.insert(key.clone(), value);
+        }
+        Ok(variables)
     }
 
     fn rollout(&self) -> Option<RolloutId> {
@@ -463,9 +520,9 @@ fn with_hash(
         checkpoint: ResolvedCheckpoint { after: step.checkpoint.after, every: step.checkpoint.every },
         command,
         image,
-        layers: step.layers.iter().map(|layer| names.expand(layer)).collect::<Result<_, _>>()?,
-        user: step.user.clone(),
-        workdir: step.workdir.clone(),
+        layers: layers(names, step)?,
+        user: checked(names, step, "user", &step.user)?,
+        workdir: checked(names, step, "workdir", &step.workdir)?,
         env,
         files: files(names, step, client_files)?,
         outputs: step.outputs.clone(),
@@ -475,6 +532,32 @@ fn with_hash(
         grace: time(names, step, "grace", &step.grace)?,
         grader: step.grader.clone(),
     })
+}
+
+fn layers(names: &Names<'_>, step: &StepPlan) -> Result<Vec<String>, ResolveError> {
+    let layer = |(position, layer)| {
+        let text = names.expand(layer)?;
+        spec::check_layer(&text).map_err(|mismatch| {
+            bad(step, &format!("layers[{position}]"), mismatch.message, mismatch.expected)
+        })?;
+        Ok(text)
+    };
+    step.layers.iter().enumerate().map(layer).collect()
+}
+
+/// Text of a field with a grammar of its own.
+fn checked(
+    names: &Names<'_>,
+    step: &StepPlan,
+    field: &str,
+    template: &Template,
+) -> Result<String, ResolveError> {
+    let text = names.expand(template)?;
+    if template.as_literal().is_none() {
+        spec::check_step_field(field, &text)
+            .map_err(|mismatch| bad(step, field, mismatch.message, mismatch.expected))?;
+    }
+    Ok(text)
 }
 
 fn time(
@@ -521,11 +604,22 @@ fn arguments(
             ResolvedCommand::Argv(expanded.collect::<Result<_, _>>()?)
         }
     };
-    let env = step
-        .env
+    let mut env = match &step.env_column {
+        None => BTreeMap::new(),
+        Some(column) => names.variables(step, column)?,
+    };
+    for (key, value) in &step.env {
+        env.insert(key.clone(), expand(format!("env.{key}"), value)?);
+    }
+    total += env
         .iter()
-        .map(|(key, value)| Ok((key.clone(), expand(format!("env.{key}"), value)?)))
-        .collect::<Result<_, ResolveError>>()?;
+        .filter(|(key, _)| !step.env.contains_key(*key))
+        .map(|(_, value)| value.len())
+        .sum::<usize>();
+    if env.len() > spec::ENV_MAX {
+        let problem = format!("has {} variables", env.len());
+        return Err(bad(step, "env", problem, format!("at most {} (ENV_MAX)", spec::ENV_MAX)));
+    }
     if total > spec::ARGUMENTS_BYTES_MAX {
         let field = format!("{}: command and env", step.name);
         return Err(ResolveError::TooLong { field, bytes: total, limit: spec::ARGUMENTS_BYTES_MAX });

@@ -11,6 +11,7 @@ mod diagnostic;
 mod fields;
 mod grammar;
 mod graph;
+mod harbor;
 mod job;
 mod models;
 mod render;
@@ -28,6 +29,7 @@ mod walk;
 
 pub use describe::{Description, describe};
 pub use diagnostic::{DIAGNOSTICS_MAX, Diagnostic, DiagnosticCode, Severity};
+pub use harbor::{HarborAgent, HarborSteps};
 pub use schema::schema;
 pub use tables::{
     ARGUMENT_BYTES_MAX, ARGUMENTS_BYTES_MAX, ARGUMENTS_MAX, ARTIFACTS_MAX, COLUMNS_MAX, ENV_MAX, EPOCHS_MAX,
@@ -38,7 +40,10 @@ pub use tables::{
 pub use tree::{DEPTH_MAX, EXPANDED_BYTES_MAX, KEY_BYTES_MAX, NODES_MAX, TEXT_BYTES_MAX};
 pub use unquoted::UNQUOTED_MAX;
 
-pub(crate) use grammar::{image as check_image, path as check_path, table as check_table};
+pub(crate) use grammar::{
+    env_name as check_env_name, image as check_image, layer as check_layer, path as check_path,
+    table as check_table,
+};
 pub(crate) use resources::{SLOTS, empty_limit, from_slots, over_limit, parse_slot, show_slot};
 
 use crate::plan::JobPlan;
@@ -80,16 +85,25 @@ pub fn check(text: &str, source_name: &str) -> Checked {
         }
         sink.push(fault.clone());
     }
-    let Some(root) = root else {
+    let Some(mut root) = root else {
         return Checked { diagnostics: sink.finish(source_name), plan: None };
     };
+    let generated = harbor::of(&root).map(|(_, generated)| generated);
+    harbor::add_steps(&mut root);
     let scope = walk::Scope::of(&root);
     walk::Walk { source: text, scope: &scope, sink: &mut sink }.object(&root, &tables::JOB, "");
-    let plan = job::read(&root, &scope, &mut sink);
+    let plan = job::read(&root, generated, &scope, &mut sink);
     let plan = plan.filter(|_| !sink.has_errors());
     let mut diagnostics = sink.finish(source_name);
     diagnostics.retain(|found| !unquoted::repeats(found, &faults));
     Checked { diagnostics, plan }
+}
+
+/// The steps that a Harbor source without any is given, as YAML with the one key `steps`. None if
+/// the document is no such one.
+pub fn generated_steps(text: &str) -> Option<String> {
+    let root = unquoted::read(text).root?;
+    harbor::of(&root).map(|(steps, _)| steps.text())
 }
 
 /// Diagnostics over the text they are about; empty where that is not at hand. See
@@ -148,7 +162,7 @@ mod tests {
     use super::*;
 
     /// Sources beside the one of [`EVERYTHING`].
-    const SOURCES: [&str; 1] = ["{parquet: a.parquet}, filter: {}"];
+    const SOURCES: [&str; 2] = ["{parquet: a.parquet}, filter: {}", "{harbor: tasks}"];
 
     /// Uses every map of the format that this build serves.
     const EVERYTHING: &str = r#"

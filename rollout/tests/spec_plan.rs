@@ -89,7 +89,7 @@ fn the_minimal_job_means_what_it_says() {
     assert_eq!(work.command, CommandPlan::Shell("echo $((N * 7)) > answer".to_owned()));
     assert_eq!(work.env, BTreeMap::from([("N".to_owned(), looked_up(&["row", "n"]))]));
     assert_eq!(work.image, Template::literal("host"));
-    assert_eq!((work.user.as_str(), work.workdir.as_str()), ("rollout", "/workspace"));
+    assert_eq!((work.user.as_literal(), work.workdir.as_literal()), (Some("rollout"), Some("/workspace")));
     assert_eq!(work.resources, ResourcesPlan::Fixed(Resources::default()));
     assert_eq!(work.timeout, Field::Fixed(Millis(30_000)));
     assert_eq!(work.start_timeout, Field::Fixed(Millis(300_000)));

@@ -8,6 +8,7 @@ mod run;
 mod services;
 mod specs;
 mod wait;
+mod without_file;
 
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};

@@ -31,6 +31,14 @@ pub enum Error {
     BadDataDir { data_dir: PathBuf, problem: String },
     #[error("cannot read `{}`", path.display())]
     ReadFile { path: PathBuf, source: io::Error },
+    #[error("cannot write `{}`", path.display())]
+    WriteFile { path: PathBuf, source: io::Error },
+    #[error("the Harbor tasks cannot be read")]
+    Harbor { source: datasets::harbor::HarborError },
+    #[error("the tree `{}` cannot be packed", path.display())]
+    Tree { path: PathBuf, source: Box<images::layers::Error> },
+    #[error("{tasks} task{} cannot run here", if *tasks == 1 { "" } else { "s" })]
+    Unsupported { tasks: usize },
     #[error("`{}` is larger than {limit} bytes, the most a spec may have (TEXT_BYTES_MAX)", path.display())]
     SpecTooLarge { path: PathBuf, limit: usize },
     #[error("`{}` is not UTF-8 text", path.display())]
@@ -51,6 +59,10 @@ pub enum Error {
     OutputLookup { table: String },
     #[error("`{url}` is not the address of a yard: {problem}")]
     BadYard { url: String, problem: &'static str },
+    #[error("neither a spec nor --harbor says what to run")]
+    NoSpec,
+    #[error("--model `{url}` is not available yet: no proxy records model calls")]
+    NoModels { url: String },
     #[error("`run` has a yard of its own and cannot use {url}")]
     OwnYard { url: String },
     #[error("TLS (`{url}`) is not available yet")]
@@ -118,6 +130,10 @@ impl Error {
             Self::Usage { .. } => "bad_usage",
             Self::BadDataDir { .. } => "bad_data_dir",
             Self::ReadFile { .. } => "read_failed",
+            Self::WriteFile { .. } => "write_failed",
+            Self::Harbor { .. } => "harbor_unreadable",
+            Self::Tree { .. } => "bad_tree",
+            Self::Unsupported { .. } => "tasks_unsupported",
             Self::SpecTooLarge { .. } => "too_large",
             Self::SpecNotText { .. } => "not_text",
             Self::FileChanged { .. } => "file_changed",
@@ -127,7 +143,8 @@ impl Error {
             Self::OutputRelative { .. } | Self::OutputLookup { .. } => "output_relative",
             Self::BadYard { .. } => "bad_yard",
             Self::OwnYard { .. } => "own_yard",
-            Self::NoTls { .. } => "not_available_yet",
+            Self::NoTls { .. } | Self::NoModels { .. } => "not_available_yet",
+            Self::NoSpec => "bad_usage",
             Self::Unreachable { .. } => "yard_unreachable",
             Self::Broken { .. } => "yard_lost",
             Self::Refused { code, .. } => code,
@@ -157,6 +174,10 @@ impl Error {
             Self::OwnYard { .. } => {
                 "use `rollyard submit --wait`, or leave --yard and ROLLYARD_YARD out".to_owned()
             }
+            Self::NoModels { .. } => {
+                "leave --model out; the agent may only call what is inside its sandbox".to_owned()
+            }
+            Self::NoSpec => "name a spec, or a directory of tasks with --harbor DIR".to_owned(),
             Self::NoTls { .. } => "use a Unix socket or http:// on loopback".to_owned(),
             Self::OutputRelative { .. } => "write an absolute path, or pass --table".to_owned(),
             Self::OutputLookup { .. } => "start it with `/`, or pass --table".to_owned(),
@@ -167,6 +188,9 @@ impl Error {
                 "hand it the spec with `rollyard submit --wait`, or choose another --data-dir".to_owned()
             }
             Self::FileChanged { .. } => "submit again".to_owned(),
+            Self::Unsupported { .. } => {
+                "correct the tasks, or leave them out with `on_unsupported: skip`".to_owned()
+            }
             Self::JobEnded { job, state, .. } if state == "held" => {
                 format!(
                     "see more with `rollyard explain {job}`; end it with `rollyard cancel {job}`; `rollyard run --new` starts over"
@@ -181,6 +205,9 @@ impl Error {
             Self::Usage { .. }
             | Self::BadDataDir { .. }
             | Self::ReadFile { .. }
+            | Self::Harbor { .. }
+            | Self::Tree { .. }
+            | Self::Unsupported { .. }
             | Self::SpecTooLarge { .. }
             | Self::SpecNotText { .. }
             | Self::Rows { .. }
@@ -192,12 +219,15 @@ impl Error {
             | Self::BadYard { .. }
             | Self::OwnYard { .. }
             | Self::NoTls { .. }
+            | Self::NoModels { .. }
+            | Self::NoSpec
             | Self::NoStep { .. }
             | Self::BadTarget { .. } => ExitStatus::BadInput,
             Self::Unreachable { .. } | Self::Broken { .. } => ExitStatus::Unreachable,
             Self::Refused { exit, .. } | Self::Service { exit, .. } => *exit,
             Self::Interrupted => ExitStatus::Interrupted,
             Self::FileChanged { .. }
+            | Self::WriteFile { .. }
             | Self::BadAnswer { .. }
             | Self::Served { .. }
             | Self::EndedEarly { .. }

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::path::PathBuf;
 
-use datasets::tasks::Format;
+use datasets::tasks::{Format, RowError};
 use rollout::plan::{Filter, JobPlan, TaskSource};
 use rollout::resolve::{self, RowProblem};
 use rollout::selection::{Selection, WantedIds, missing_ids};
@@ -13,6 +13,7 @@ use serde_json::{Map, Value};
 use sha2::{Digest, Sha256};
 
 use crate::error::Error;
+use crate::harbor::Tasks;
 use crate::spec::{Finding, Source};
 
 /// The most problems of rows that are listed at once; one more says how many there are.
@@ -27,6 +28,8 @@ pub struct Rows {
     problems: u64,
     /// At most [`ROW_FINDINGS_MAX`], and one that counts the rest.
     pub findings: Vec<Finding>,
+    /// What else is worth a word to people.
+    pub notes: Vec<String>,
 }
 
 /// Checks the rows of a file that can run; inline rows were checked with the spec.
@@ -38,26 +41,63 @@ pub fn check(plan: &JobPlan, source: &Source) -> Result<Rows, Error> {
                 chosen.takes(plan, index, row);
             }
             let count = chosen.selection(rows.len()).len().into();
-            return Ok(Rows { path: PathBuf::new(), count, problems: 0, findings: Vec::new() });
+            return Ok(Rows {
+                path: PathBuf::new(),
+                count,
+                problems: 0,
+                findings: Vec::new(),
+                notes: Vec::new(),
+            });
         }
         TaskSource::Parquet { columns, .. } => Format::Parquet { columns: columns.as_deref() },
         TaskSource::Jsonl { .. } | TaskSource::Harbor { .. } => Format::Jsonl,
     };
     let path = source.dir.join(plan.tasks.source.path().unwrap_or_default());
-    let mut rows = Rows { path: path.clone(), count: 0, problems: 0, findings: Vec::new() };
-    let (mut ids, mut chosen, mut lines) = (Ids::default(), Chosen::of(plan), 0);
-    let scanned = datasets::tasks::scan(&path, format, |line, row| {
-        lines = line;
-        match row {
-            Ok(row) if chosen.takes(plan, line - 1, &row) => rows.check_row(plan, line, &row, &mut ids),
-            Ok(_) => {}
-            Err(error) => rows.note(line, Code::RowBadValue, "", crate::error::chain(&error), None),
+    let mut checking = Checking::of(plan, path.clone());
+    if let Some(tasks) = Tasks::read(plan, source)? {
+        checking.rows.add(tasks.faults());
+        checking.rows.notes = tasks.notes();
+        for (line, row) in (1..).zip(tasks.rows()) {
+            checking.visit(line, Ok(row));
         }
-    });
-    scanned.map_err(|source| Error::Rows { path, source })?;
-    rows.count_the_rest();
-    rows.close(&chosen, lines);
-    Ok(rows)
+    } else {
+        let scanned = datasets::tasks::scan(&path, format, |line, row| checking.visit(line, row));
+        scanned.map_err(|source| Error::Rows { path, source })?;
+    }
+    Ok(checking.end())
+}
+
+/// Rows while they are read.
+struct Checking<'a> {
+    plan: &'a JobPlan,
+    rows: Rows,
+    ids: Ids,
+    chosen: Chosen<'a>,
+    lines: u64,
+}
+
+impl<'a> Checking<'a> {
+    fn of(plan: &'a JobPlan, path: PathBuf) -> Self {
+        let rows = Rows { path, count: 0, problems: 0, findings: Vec::new(), notes: Vec::new() };
+        Self { plan, rows, ids: Ids::default(), chosen: Chosen::of(plan), lines: 0 }
+    }
+
+    fn visit(&mut self, line: u64, row: Result<Map<String, Value>, RowError>) {
+        self.lines = line;
+        match row {
+            Ok(row) if self.chosen.takes(self.plan, line - 1, &row) => {
+                self.rows.check_row(self.plan, line, &row, &mut self.ids);
+            }
+            Ok(_) => {}
+            Err(error) => self.rows.note(line, Code::RowBadValue, "", crate::error::chain(&error), None),
+        }
+    }
+
+    fn end(mut self) -> Rows {
+        self.rows.count_the_rest();
+        self.rows.close(&self.chosen, self.lines);
+        self.rows
+    }
 }
 
 /// The rows that `tasks.filter` lets some epoch run, while they are read.
@@ -123,7 +163,7 @@ impl Rows {
         self.count = selection.len().into();
         if !missing.is_empty() {
             self.note(1, Code::UnknownTask, "tasks.filter.ids", missing_ids(&missing), None);
-        } else if selection.is_empty() && *chosen.filter != Filter::default() {
+        } else if self.problems == 0 && selection.is_empty() && *chosen.filter != Filter::default() {
             let message = format!("the filter leaves none of {lines} rows");
             self.note(1, Code::NoTaskLeft, "tasks.filter", message, None);
         }
@@ -149,6 +189,11 @@ impl Rows {
         }
     }
 
+    fn add(&mut self, findings: Vec<Finding>) {
+        self.problems += findings.len() as u64;
+        self.findings.extend(findings);
+    }
+
     fn note(&mut self, line: u64, code: Code, path: &str, message: String, nearest: Option<String>) {
         self.problems += 1;
         if self.findings.len() < ROW_FINDINGS_MAX {
@@ -168,7 +213,7 @@ impl Rows {
     }
 
     fn count_the_rest(&mut self) {
-        let more = self.problems - self.findings.len() as u64;
+        let more = self.problems.saturating_sub(self.findings.len() as u64);
         if let Some(last) = self.findings.last().filter(|_| more > 0) {
             let message =
                 format!("and {more} more; the limit is {ROW_FINDINGS_MAX} at once (ROW_FINDINGS_MAX)");

@@ -14,8 +14,8 @@ use super::walk::Scope;
 use crate::expression;
 use crate::ids::StepIndex;
 use crate::plan::{
-    AdmissionPlan, Field, GroupPlan, JobPlan, OnIncomplete, OutputPlan, ShardPlan, StepKind, StepPlan,
-    Template,
+    AdmissionPlan, Field, Generated, GroupPlan, JobPlan, OnIncomplete, OutputPlan, ShardPlan, StepKind,
+    StepPlan, Template,
 };
 use crate::resolve;
 use crate::time::Millis;
@@ -25,18 +25,31 @@ const PRIORITY: u8 = 50;
 const REFILL_LIMIT: u32 = 2;
 
 /// Reads a walked document. The plan is complete only if the sink holds no error afterwards.
-pub(crate) fn read(root: &Node, scope: &Scope, sink: &mut Sink) -> Option<JobPlan> {
+pub(crate) fn read(
+    root: &Node,
+    generated: Option<Generated>,
+    scope: &Scope,
+    sink: &mut Sink,
+) -> Option<JobPlan> {
     let job = View::new(root, &JOB, "");
-    let harbor =
-        job.object("tasks").and_then(|tasks| tasks.object("from")).is_some_and(|from| from.has("harbor"));
-    if !job.has("steps") && !harbor {
-        let fault = Diagnostic::error(Code::MissingField, root.span, "steps", "`steps` is missing");
-        sink.push(fault.expected("`steps`: at least one step"));
+    if !job.has("steps") {
+        let from = job.object("tasks").and_then(|tasks| tasks.object("from"));
+        let fault = match from.filter(|from| from.has("harbor")) {
+            Some(from) => {
+                let path = format!("{}.agent", from.path);
+                let message = "`tasks.from.agent` is missing: who works on the tasks";
+                Diagnostic::error(Code::MissingField, from.node.span, &path, message)
+                    .expected("a list of arguments or `oracle`, or `steps` of your own")
+            }
+            None => Diagnostic::error(Code::MissingField, root.span, "steps", "`steps` is missing")
+                .expected("`steps`: at least one step"),
+        };
+        sink.push(fault);
     }
     let models = models::check(&job, sink);
     let group = group(&job, sink);
     let admission = admission(&job, group.map_or(1, |group| group.size), sink);
-    let tasks = tasks::read(&job, sink);
+    let tasks = tasks::read(&job, generated, sink);
     let output = output(&job, scope, &models, sink);
     check_matrix(&job, sink);
     let steps = steps::read(&job, sink);

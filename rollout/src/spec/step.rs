@@ -15,8 +15,8 @@ use crate::expression;
 use crate::ids::StepIndex;
 use crate::plan::{
     CheckpointPlan, CommandPlan, Field, FileContent, FilePlan, GraderPlan, InputPlan, Keep, OnAgentTimeout,
-    OnGraderTimeout, Origin, OutputDecl, OutputSource, Per, RetryPlan, RewardSource, StepKind, StepPlan,
-    Template,
+    OnGraderTimeout, Origin, OutputDecl, OutputSource, Per, Piece, RetryPlan, RewardSource, StepKind,
+    StepPlan, Template,
 };
 use crate::quantity::Bytes;
 use crate::time::Millis;
@@ -87,10 +87,11 @@ pub(crate) fn read(doc: &StepDoc<'_>, sink: &mut Sink) -> Option<StepPlan> {
         checkpoint: CheckpointPlan::default(),
         command,
         image: Template::literal(""),
-        layers: Vec::new(),
-        user: all.text("user").unwrap_or(USER).to_owned(),
-        workdir: all.text("workdir").unwrap_or(WORKDIR).to_owned(),
+        layers: layers(all)?,
+        user: expression::parse(all.text("user").unwrap_or(USER)).ok()?,
+        workdir: expression::parse(all.text("workdir").unwrap_or(WORKDIR)).ok()?,
         env: env(all)?,
+        env_column: env_column(all, sink),
         files: files?,
         inputs: Vec::new(),
         outputs: outputs?,
@@ -123,6 +124,41 @@ fn env(all: &Layered<'_>) -> Option<BTreeMap<String, Template>> {
         }
     }
     Some(env)
+}
+
+/// The step's own lookup of variables, or that of `defaults`.
+fn env_column(all: &Layered<'_>, sink: &mut Sink) -> Option<Template> {
+    let found = all
+        .layers()
+        .iter()
+        .filter_map(|layer| layer.find("env"))
+        .find(|found| found.node.text().is_some())?;
+    // What is no lookup at all has been refused.
+    let text = found.node.text().filter(|text| expression::has_expression(text))?;
+    let template = expression::parse(text).ok()?;
+    if !matches!(template.0.as_slice(), [Piece::Lookup(path)] if path.first().is_some_and(|root| root == "row"))
+    {
+        let message = format!("{} is no lookup of a column", quoted(text));
+        let fault = Diagnostic::error(Code::BadValue, found.node.span, &found.path, message);
+        sink.push(fault.expected("one lookup of a column that holds an object, such as \"${row.env}\""));
+    }
+    Some(template)
+}
+
+fn layers(all: &Layered<'_>) -> Option<Vec<Template>> {
+    let items = all.find("layers").map(|found| found.node.items()).unwrap_or_default();
+    items.iter().map(|item| expression::parse(item.text()?).ok()).collect()
+}
+
+/// What goes on in a live sandbox has the layers of that sandbox.
+pub(crate) fn check_layers(doc: &StepDoc<'_>, is_live: bool, sink: &mut Sink) {
+    let Some(found) = doc.own.find("layers").filter(|found| is_live && !found.node.items().is_empty()) else {
+        return;
+    };
+    let message =
+        format!("{} goes on in the sandbox of another step, whose layers cannot change", quoted(&doc.name));
+    let fault = Diagnostic::error(Code::BadRelation, found.key_span, &found.path, message);
+    sink.push(fault.expected("`isolate: fresh`, or the layers on the first step of the sandbox"));
 }
 
 fn one_of(view: &View<'_>, first: &str, second: &str, sink: &mut Sink) {

@@ -47,6 +47,8 @@ pub const GROUP_SIZE_MAX: u64 = 1_024;
 pub const GROUP_ROWS_MAX: usize = 1 << 20;
 /// The most ids of `tasks.filter`.
 pub const FILTER_IDS_MAX: usize = 10_000;
+/// The most `layers` of one step.
+pub const LAYERS_MAX: usize = 32;
 /// The most passes over a task set.
 pub const EPOCHS_MAX: u64 = 1_000;
 /// The most rollouts of one job alive at once.
@@ -68,8 +70,9 @@ static COLUMN: Shape = fixed(Grammar::Column);
 static LABEL: Shape = text(LABEL_BYTES_MAX);
 static ROW: Shape = Shape::Row;
 static ARGUMENT: Shape = looked_up(Grammar::Text { bytes_max: ARGUMENT_BYTES_MAX }, Known::Run);
-static FIXED_ARGUMENT: Shape = text(ARGUMENT_BYTES_MAX);
-static LAYER: Shape = Shape::Scalar(Grammar::Text { bytes_max: PATH_BYTES_MAX }, Expands::Later);
+static HARBOR_ARGUMENT: Shape =
+    Shape::Scalar(Grammar::Text { bytes_max: ARGUMENT_BYTES_MAX }, Expands::Verbatim);
+static LAYER: Shape = looked_up(Grammar::Layer, Known::Group);
 static URL: Shape = LATER;
 static RANGE_END: Shape = fixed(Grammar::Number { min: f64::MIN, max: f64::MAX });
 static REWARD: Shape = fixed(Grammar::Number { min: f64::MIN, max: f64::MAX });
@@ -168,23 +171,25 @@ static SOURCE: Object = Object::new(
             Shape::List { of: &COLUMN, min: 1, max: COLUMNS_MAX },
             "Parquet columns to read; default all.",
         ),
-        field("harbor", fixed(Grammar::ClientPath), "Directory of Harbor tasks.")
-            .later("a `jsonl` or `inline` source and your own steps"),
+        field("harbor", fixed(Grammar::ClientPath), "Directory of Harbor tasks."),
         field(
             "agent",
             Shape::Either {
-                of: &[list(&FIXED_ARGUMENT, ARGUMENTS_MAX), Shape::Choice(&[choice("oracle")])],
+                of: &[list(&HARBOR_ARGUMENT, ARGUMENTS_MAX), Shape::Choice(&[choice("oracle")])],
                 expected: "a list of arguments, or `oracle`",
             },
-            "Agent of a Harbor source.",
-        )
-        .later("no `agent` here; write it as a step"),
+            "Agent of a Harbor source without steps: its command, or each task's solution.",
+        ),
         field(
             "shared_as",
-            Shape::Choice(&[choice("fresh"), choice("reuse")]),
-            "How a shared Harbor environment is graded.",
-        )
-        .later("no `shared_as`"),
+            Shape::Choice(&[choice("fresh"), choice_later("reuse", "`fresh`, or no `shared_as`")]),
+            "How a shared Harbor environment is graded; default `fresh`: the agent's files, none of its processes.",
+        ),
+        field(
+            "environment_mode",
+            Shape::Choice(&[choice("shared"), choice("separate")]),
+            "Harbor tasks of this mode run; default `shared`.",
+        ),
         field("feed", Shape::Object(&FEED), "Rows sent while the job runs.")
             .later("a `jsonl` or `inline` source"),
     ],
@@ -323,7 +328,7 @@ static STEP_FIELDS: &[Field] = &[
         looked_up(Grammar::Image, Known::Group),
         "What the sandbox starts from: `host`, or `dir:/path/on/the/node`.",
     ),
-    field("layers", list(&LAYER, 32), "Read-only layers above the image.").later("no `layers`"),
+    field("layers", list(&LAYER, LAYERS_MAX), "Read-only layers above image and workspace, last on top."),
     field(
         "backend",
         Shape::Choice(&[
@@ -348,11 +353,21 @@ static STEP_FIELDS: &[Field] = &[
         .later("no `mount`; small files go into `files`"),
     field(
         "env",
-        Shape::Map { keys: Grammar::EnvName, of: &ENV_VALUE, max: ENV_MAX },
+        Shape::Either {
+            of: &[
+                Shape::Map { keys: Grammar::EnvName, of: &ENV_VALUE, max: ENV_MAX },
+                looked_up(Grammar::RowObject, Known::Group),
+            ],
+            expected: "a map of variables, or one lookup of a column that holds them",
+        },
         "Environment variables.",
     ),
-    field("user", fixed(Grammar::User), "User inside the sandbox; default `rollout`."),
-    field("workdir", fixed(Grammar::Workdir), "Folder the step starts in; default `/workspace`."),
+    field("user", looked_up(Grammar::User, Known::Group), "User inside the sandbox; default `rollout`."),
+    field(
+        "workdir",
+        looked_up(Grammar::Workdir, Known::Group),
+        "Folder the step starts in; default `/workspace`.",
+    ),
     field("inputs", list(&INPUT_SHAPE, ARTIFACTS_MAX), "Outputs of earlier steps, placed as files."),
     field(
         "outputs",

@@ -9,17 +9,19 @@ use super::tree::{Node, Span, Value, item_path};
 use super::view::{Found, View};
 use super::walk::json_scalar;
 use crate::expression;
-use crate::plan::{Filter, JobPlan, OnUnsupported, Split, TaskSource, TasksPlan};
+use crate::plan::{EnvironmentMode, Filter, Generated, JobPlan, OnUnsupported, Split, TaskSource, TasksPlan};
 use crate::resolve;
 use crate::selection::{Selection, WantedIds};
 
 const SOURCES: [&str; 5] = ["inline", "jsonl", "parquet", "harbor", "feed"];
 
-pub(crate) fn read(job: &View<'_>, sink: &mut Sink) -> Option<TasksPlan> {
+pub(crate) fn read(job: &View<'_>, generated: Option<Generated>, sink: &mut Sink) -> Option<TasksPlan> {
     let view = job.object("tasks")?;
     let from = view.object("from")?;
     check_one_source(&from, sink);
-    for (key, belongs_to) in [("columns", "parquet"), ("agent", "harbor"), ("shared_as", "harbor")] {
+    for (key, belongs_to) in
+        [("columns", "parquet"), ("agent", "harbor"), ("shared_as", "harbor"), ("environment_mode", "harbor")]
+    {
         check_belongs(&from, key, &from, belongs_to, sink);
     }
     check_belongs(&view, "on_unsupported", &from, "harbor", sink);
@@ -30,8 +32,11 @@ pub(crate) fn read(job: &View<'_>, sink: &mut Sink) -> Option<TasksPlan> {
             sink.push(fault.expected(format!("no `{beside}`")));
         }
     }
-    let source = source(&from)?;
+    check_harbor(job, &from, generated, sink);
+    let source = source(&from, generated)?;
     let id = match view.text("id") {
+        // Of a task of Harbor, its directory.
+        None if from.has("harbor") => Some(expression::parse("${row.task}").ok()?),
         None => None,
         Some(text) => Some(expression::parse(text).ok()?),
     };
@@ -76,13 +81,46 @@ fn check_belongs(view: &View<'_>, key: &str, from: &View<'_>, belongs_to: &str, 
     }
 }
 
-fn source(from: &View<'_>) -> Option<TaskSource> {
+/// The agent belongs to the generated steps: there is one exactly if the spec has none.
+fn check_harbor(job: &View<'_>, from: &View<'_>, generated: Option<Generated>, sink: &mut Sink) {
+    if !from.has("harbor") {
+        return;
+    }
+    if generated.is_none() && job.has("steps") {
+        for key in ["agent", "shared_as", "environment_mode"] {
+            let Some(found) = from.find(key) else { continue };
+            let message = format!("`{key}` is for generated steps, and the spec has its own `steps`");
+            let fault = Diagnostic::error(Code::BadRelation, found.key_span, &found.path, message);
+            sink.push(fault.expected(format!("no `{key}` here, or no `steps`")));
+        }
+    }
+    let agent = from.find("agent");
+    if agent.as_ref().is_some_and(|agent| agent.node.items().is_empty() && agent.node.text().is_none())
+        && let Some(found) = agent
+    {
+        let fault =
+            Diagnostic::error(Code::BadValue, found.key_span, &found.path, "the agent has no program");
+        sink.push(fault.expected("a list of arguments, or `oracle`"));
+    }
+    let found = generated.filter(|generated| generated.mode == EnvironmentMode::Separate);
+    if found.is_some()
+        && let Some(shared_as) = from.find("shared_as")
+    {
+        let message = "`shared_as` beside `environment_mode: separate`: nothing is shared";
+        sink.push(Diagnostic::error(Code::BadRelation, shared_as.key_span, &shared_as.path, message));
+    }
+}
+
+fn source(from: &View<'_>, generated: Option<Generated>) -> Option<TaskSource> {
     if let Some(found) = from.find("inline") {
         let rows = found.node.items().iter().map(row);
         return Some(TaskSource::Inline(rows.collect::<Option<_>>()?));
     }
     if let Some(path) = from.text("jsonl") {
         return Some(TaskSource::Jsonl { path: path.to_owned() });
+    }
+    if let Some(path) = from.text("harbor") {
+        return Some(TaskSource::Harbor { path: path.to_owned(), generated });
     }
     let path = from.text("parquet")?.to_owned();
     let columns = match from.find("columns") {

@@ -7,7 +7,8 @@ use rollout_wire::v1::ListRequest;
 use rollout_wire::v1::submit_request::IfUnfinished;
 
 use super::Context;
-use super::specs::{accept, follow, fresh_key, send};
+use super::specs::{accept_source, accept_tasks, follow, fresh_key, send};
+use super::without_file;
 use crate::args;
 use crate::client::Client;
 use crate::error::Error;
@@ -23,10 +24,22 @@ const COMPANY_MAX: u32 = 5;
 const STOPPING: &str = "stopping: what runs is ended, what is done stays; Ctrl-C again exits at once";
 
 pub async fn run(context: &Context, args: &args::Run) -> Result<ExitStatus, Error> {
+    let source = match (&args.spec, &args.harbor.harbor) {
+        (Some(path), _) => spec::read(path)?,
+        (None, Some(dir)) => without_file::spec(dir, &args.harbor)?,
+        // The command line asks for one of them.
+        (None, None) => return Err(Error::NoSpec),
+    };
+    if args.print_spec {
+        let (source, _) = accept_source(context, source, false)?;
+        Context::print(&without_file::whole(&source.text))?;
+        return Ok(ExitStatus::Success);
+    }
     if let Some(url) = &context.yard {
         return Err(Error::OwnYard { url: url.to_string() });
     }
-    let (source, checked) = accept(context, &args.spec, false)?;
+    let (source, checked) = accept_source(context, source, false)?;
+    let tasks = accept_tasks(context, checked.plan(false)?, &source)?;
     let url = context.url()?;
     let table = spec::table_root(checked.plan(false)?, args.table.as_deref(), &url)?;
     let stop = interrupt::watch(context.talk.clone(), STOPPING.to_owned())?;
@@ -34,7 +47,8 @@ pub async fn run(context: &Context, args: &args::Run) -> Result<ExitStatus, Erro
     let work = async {
         let client = Client::connect(url).await?;
         let if_unfinished = if args.new { IfUnfinished::New } else { IfUnfinished::Resume };
-        let submitted = send(&client, &source, &checked, table, fresh_key(), if_unfinished).await?;
+        let submitted =
+            send(&client, &source, &checked, tasks.as_ref(), table, fresh_key(), if_unfinished).await?;
         context.talk.say(&greeting(&submitted));
         say_company(context, &client, &submitted.job.id).await?;
         let ended = follow(context, &client, &submitted.job, args.keep_going, &stop, Some(cpu_ms)).await;

@@ -1,5 +1,6 @@
 //! `check` and `submit`: a spec is checked here first, so that a mistake costs no round trip.
 
+use rollout::plan::JobPlan;
 use rollout::text::shown;
 use rollout_wire::v1::submit_request::IfUnfinished;
 use rollout_wire::v1::{ExplainRequest, SubmitRequest};
@@ -15,6 +16,7 @@ use crate::args::{self, OutputFormat};
 use crate::client::Client;
 use crate::error::Error;
 use crate::exit::ExitStatus;
+use crate::harbor::Tasks;
 use crate::progress::Progress;
 use crate::rows::{self, Rows};
 use crate::spec::{self, Checked, DryRun, Source};
@@ -34,6 +36,7 @@ pub fn check(context: &Context, args: &args::Check) -> Result<ExitStatus, Error>
         rendered += &rows.rendered();
     }
     Context::print(&context.output.findings(&findings, &rendered))?;
+    say_notes(context, rows.as_ref().map(|rows| rows.notes.as_slice()).unwrap_or_default());
     plan?;
     rows.map_or(Ok(0), Rows::count)?;
     if context.format == OutputFormat::Table {
@@ -48,7 +51,15 @@ pub fn accept(
     path: &std::path::Path,
     deny_warnings: bool,
 ) -> Result<(Source, Checked), Error> {
-    let source = spec::read(path)?;
+    accept_source(context, spec::read(path)?, deny_warnings)
+}
+
+/// As [`accept`], of a spec that is no file.
+pub fn accept_source(
+    context: &Context,
+    source: Source,
+    deny_warnings: bool,
+) -> Result<(Source, Checked), Error> {
     let checked = spec::check(&source);
     if !checked.rendered.is_empty() {
         context.talk.say(checked.rendered.trim_end());
@@ -62,11 +73,33 @@ pub fn accept(
     Ok((source, checked))
 }
 
+fn say_notes(context: &Context, notes: &[String]) {
+    for note in notes {
+        context.talk.say(note);
+    }
+}
+
+/// The tasks of a Harbor source: those that cannot run stop it, or are left out and said to be.
+pub fn accept_tasks(context: &Context, plan: &JobPlan, source: &Source) -> Result<Option<Tasks>, Error> {
+    let Some(tasks) = Tasks::read(plan, source)? else { return Ok(None) };
+    let faults = tasks.faults();
+    say_notes(context, &tasks.notes());
+    if faults.is_empty() {
+        return Ok(Some(tasks));
+    }
+    context.talk.say(rollout::spec::render(&faults, "").trim_end());
+    if context.format == OutputFormat::Json {
+        Context::print(&context.output.findings(&faults, ""))?;
+    }
+    Err(Error::Unsupported { tasks: faults.len() })
+}
+
 pub async fn submit(context: &Context, args: &args::Submit) -> Result<ExitStatus, Error> {
     let (source, checked) = accept(context, &args.spec, args.deny_warnings)?;
     let plan = checked.plan(args.deny_warnings)?;
     if args.dry_run {
         let rows = rows::check(plan, &source)?;
+        say_notes(context, &rows.notes);
         if !rows.findings.is_empty() {
             context.talk.say(rows.rendered().trim_end());
             if context.format == OutputFormat::Json {
@@ -78,9 +111,10 @@ pub async fn submit(context: &Context, args: &args::Submit) -> Result<ExitStatus
     }
     let url = context.url()?;
     let table = spec::table_root(plan, args.table.as_deref(), &url)?;
+    let tasks = accept_tasks(context, plan, &source)?;
     let client = Client::connect(url).await?;
     let key = args.idempotency_key.clone().unwrap_or_else(fresh_key);
-    let submitted = send(&client, &source, &checked, table, key, IfUnfinished::New).await?;
+    let submitted = send(&client, &source, &checked, tasks.as_ref(), table, key, IfUnfinished::New).await?;
     let job = submitted.job.id.clone();
     if !args.wait {
         Context::print(&context.output.submitted(&submitted))?;
@@ -97,12 +131,20 @@ pub async fn send(
     client: &Client,
     source: &Source,
     checked: &Checked,
+    tasks: Option<&Tasks>,
     table_root: String,
     idempotency_key: String,
     if_unfinished: IfUnfinished,
 ) -> Result<Submitted, Error> {
     let plan = checked.plan(false)?;
-    let files = upload::upload(client, &source.dir, &spec::client_files(plan)).await?;
+    let mut paths = spec::client_files(plan);
+    let mut files = Vec::new();
+    if let Some(tasks) = tasks {
+        let rows = tasks.upload(client).await?;
+        paths.retain(|path| *path != rows.path);
+        files.push(rows);
+    }
+    files.extend(upload::upload(client, &source.dir, &paths).await?);
     let request = SubmitRequest {
         document: source.text.clone(),
         source_name: source.name.clone(),
