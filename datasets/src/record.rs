@@ -1,5 +1,6 @@
 //! A closed group, as the recorder takes it: everything its rows say, in domain types.
 
+use rollout::checkpoint::CheckpointId;
 use rollout::failure::{Failure, Status};
 use rollout::outcome::{Outcome, Reward};
 use rollout::plan::{Split, StepKind};
@@ -23,6 +24,8 @@ pub struct GroupRecord {
     /// The task columns named by `output.columns`, as one JSON object; none if none are named.
     pub task_row: Option<String>,
     pub members: Vec<MemberRecord>,
+    /// Every attempt of the steps that the group ran once, oldest first. They are of no rollout.
+    pub shared: Vec<StepRecord>,
 }
 
 /// The same for every row of a group.
@@ -63,5 +66,7 @@ pub struct StepRecord {
     pub node: NodeId,
     /// From ready to taken by the node.
     pub queue: Option<Millis>,
+    /// What its new sandbox started with; none for the image as it is, or a live sandbox.
+    pub base: Option<CheckpointId>,
     pub outcome: Outcome,
 }

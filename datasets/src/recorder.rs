@@ -91,7 +91,7 @@ fn check(group: &GroupRecord) -> Result<(), Error> {
         _ => Err(Error::TooMany { group: name(), what, found: found as u64, max: GROUP_ROWS_MAX as u64 }),
     };
     most("members", group.members.len())?;
-    most("steps", group.members.iter().map(|m| m.steps.len()).sum())?;
+    most("steps", group.members.iter().map(|m| m.steps.len()).sum::<usize>() + group.shared.len())?;
     let mut seen = BTreeSet::new();
     for member in &group.members {
         let rollout = member.rollout;
@@ -144,6 +144,10 @@ fn check(group: &GroupRecord) -> Result<(), Error> {
 /// The attempt that produced the row: the last one of the last step that is no grader.
 fn producer(member: &MemberRecord) -> Option<&StepRecord> {
     member.steps.iter().rev().find(|step| step.kind != StepKind::Grader).or(member.steps.last())
+}
+
+fn checkpoint_left(step: &StepRecord) -> Option<String> {
+    Some(step.outcome.checkpoint.as_ref()?.id().to_string())
 }
 
 /// The last attempt of every step, in the order they ended.
@@ -202,6 +206,8 @@ fn trajectories(group: &GroupRecord) -> Result<RecordBatch, Error> {
     f.text("spec_hash", |_| Some(&from.spec_hash))?;
     f.text("task_hash", |_| Some(&from.task_hash))?;
     f.text("rules_hash", |_| Some(&from.rules_hash))?;
+    f.text("ckpt_start", |m| producer(m)?.base.map(|id| id.to_string()))?;
+    f.text("ckpt_end", |m| checkpoint_left(producer(m)?))?;
     f.text("node_id", |m| Some(producer(m).map_or("", |step| step.node.0.as_str())))?;
     f.text("yard_id", |_| Some(&from.yard_id))?;
     f.text("executor_version", |_| Some(&from.executor_version))?;
@@ -254,7 +260,8 @@ fn reward_components(members: &[MemberRecord]) -> arrow::array::ListArray {
 }
 
 struct StepRow<'g> {
-    member: &'g MemberRecord,
+    /// None for a step of the whole group.
+    trajectory_id: Option<String>,
     step: &'g StepRecord,
     stdout: Option<String>,
     stderr: Option<String>,
@@ -263,19 +270,18 @@ struct StepRow<'g> {
 fn steps(group: &GroupRecord) -> Result<RecordBatch, Error> {
     let group_id = group.group.to_string();
     let mut rows = Vec::new();
-    for member in &group.members {
-        for step in &member.steps {
-            let captured =
-                |stream: &Captured| stream.sha256.as_deref().map(|hex| uri(group, hex)).transpose();
-            let (stdout, stderr) = (captured(&step.outcome.stdout)?, captured(&step.outcome.stderr)?);
-            rows.push(StepRow { member, step, stdout, stderr });
-        }
+    let of_members = group.members.iter().flat_map(|m| m.steps.iter().map(move |step| (Some(m), step)));
+    for (member, step) in group.shared.iter().map(|step| (None, step)).chain(of_members) {
+        let captured = |stream: &Captured| stream.sha256.as_deref().map(|hex| uri(group, hex)).transpose();
+        let (stdout, stderr) = (captured(&step.outcome.stdout)?, captured(&step.outcome.stderr)?);
+        let trajectory_id = member.map(|member| member.rollout.to_string());
+        rows.push(StepRow { trajectory_id, step, stdout, stderr });
     }
     let bytes = |size: Option<Bytes>| size.map(|size| size.0);
     let ms = |time: Option<Millis>| time.map(|time| time.0);
     let mut f = Frame::new(Table::Steps, &rows, group.seq)?;
     f.text("group_id", |_| Some(&group_id))?;
-    f.text("trajectory_id", |r| Some(r.member.rollout.to_string()))?;
+    f.text("trajectory_id", |r| r.trajectory_id.as_deref())?;
     f.text("step_name", |r| Some(&r.step.step_name))?;
     f.int::<Int32Type, _>("attempt", |r| Some(r.step.attempt))?;
     f.text("kind", |r| Some(r.step.kind.as_str()))?;
@@ -290,9 +296,12 @@ fn steps(group: &GroupRecord) -> Result<RecordBatch, Error> {
     f.int::<Int64Type, _>("queue_ms", |r| ms(r.step.queue))?;
     f.int::<Int64Type, _>("boot_ms", |r| ms(r.step.outcome.times.boot))?;
     f.int::<Int64Type, _>("run_ms", |r| ms(r.step.outcome.times.run))?;
+    f.int::<Int64Type, _>("ckpt_ms", |r| ms(r.step.outcome.times.checkpoint))?;
     f.int::<Int64Type, _>("cpu_ms", |r| ms(r.step.outcome.usage.cpu))?;
     f.int::<Int64Type, _>("rss_peak_bytes", |r| bytes(r.step.outcome.usage.memory_peak))?;
     f.int::<Int64Type, _>("disk_peak_bytes", |r| bytes(r.step.outcome.usage.disk_peak))?;
+    f.text("ckpt_in", |r| r.step.base.map(|id| id.to_string()))?;
+    f.text("ckpt_out", |r| checkpoint_left(r.step))?;
     f.text("stdout_artifact", |r| r.stdout.as_deref())?;
     f.text("stderr_artifact", |r| r.stderr.as_deref())?;
     f.finish(&Table::Steps.schema())

@@ -7,6 +7,7 @@ use datasets::read::texts;
 use datasets::record::GroupRecord;
 use datasets::recorder::{self, FetchError, GroupBatches, INLINE_BYTES_MAX, no_inline};
 use datasets::schema::Table;
+use rollout::checkpoint::Checkpoint;
 use rollout::failure::{Failure, FailureCode, Status};
 use rollout::outcome::{Artifact, Reward};
 use rollout::plan::StepKind;
@@ -68,6 +69,26 @@ fn a_trajectory_tells_of_the_last_attempt_and_its_grade() {
     {
         assert_eq!(rows.column_by_name(unmeasured).unwrap().logical_null_count(), 4, "{unmeasured}");
     }
+}
+
+#[test]
+fn what_a_group_runs_once_is_a_step_of_no_trajectory_and_checkpoints_go_by_id() {
+    let mut group = group(1);
+    let left = Checkpoint { image: "host:abc".to_owned(), layers: Vec::new() };
+    let mut setup = sample::step("setup", StepKind::Run, 0, "node-odd", sample::outcome());
+    setup.outcome.checkpoint = Some(left.clone());
+    setup.outcome.times.checkpoint = Some(Millis(40));
+    group.shared = vec![setup];
+    group.members[0].steps[1].base = Some(left.id());
+    let (rows, id) = (record(&group), left.id().to_string());
+    assert_eq!(rows.trajectories.num_rows(), 4);
+    assert_eq!(texts(&rows.trajectories, "ckpt_start"), [Some(&*id), None, None, None]);
+    let steps = rows.steps;
+    assert_eq!(texts(&steps, "step_name")[..3], ["setup", "agent", "agent"].map(Some));
+    assert_eq!(texts(&steps, "trajectory_id")[0], None);
+    assert_eq!(texts(&steps, "ckpt_out")[..2], [Some(&*id), None]);
+    assert_eq!(texts(&steps, "ckpt_in")[..3], [None, None, Some(&*id)]);
+    assert_eq!(longs(&steps, "ckpt_ms")[..2], [Some(40), None]);
 }
 
 #[test]

@@ -22,17 +22,18 @@ use crate::capacity::{Measured, Vitals};
 use crate::capture::{self, Stream};
 use crate::clock::boot_now;
 use crate::lease::Lease;
-use crate::lifecycle::{Action, At, Book, Finish, Kill, Order, Phase, Refusal, RefusalClass, Report};
+use crate::lifecycle::{Action, At, Book, Finish, Kill, Order, Progress, Refusal, RefusalClass, Report};
 use crate::link::{FromLink, Opening, Session};
 use crate::logs::{self, LOG_READS_MAX};
 use crate::messages::{self, Command, LogRequest};
 use crate::sandbox::{Backend, Sandbox};
 use crate::storage::Storage;
+use crate::workspace::Workspaces;
 use crate::{Config, Error};
 
 /// How often the lease and the end of a shutdown are looked at.
 const TICK: Duration = Duration::from_millis(50);
-/// Phases on their way from runners: two for each attempt that can be held.
+/// Phases and checkpoints on their way from runners: two phases for each attempt that can be held.
 pub(crate) const PROGRESS_QUEUE_MAX: usize = 1 << 17;
 /// At a shutdown: for killed attempts to be torn down.
 const STOP_TIMEOUT: Duration = Duration::from_secs(120);
@@ -45,6 +46,7 @@ pub(crate) struct Parts {
     pub backend: Arc<dyn Backend>,
     pub book: Book,
     pub attempts_dir: PathBuf,
+    pub workspaces: Arc<Workspaces>,
     pub from_link: mpsc::Receiver<FromLink>,
     pub lease: watch::Receiver<Option<Lease>>,
     /// What was measured, from the sampler.
@@ -64,8 +66,8 @@ pub(crate) struct Agent {
     /// Captured output of every attempt held.
     dirs: BTreeMap<At, PathBuf>,
     kept: BTreeMap<AttemptId, Box<dyn Sandbox>>,
-    progress: mpsc::Sender<(At, Phase)>,
-    progressed: Option<mpsc::Receiver<(At, Phase)>>,
+    progress: mpsc::Sender<(At, Progress)>,
+    progressed: Option<mpsc::Receiver<(At, Progress)>>,
     /// Teardowns and creations nobody waits for.
     stragglers: TaskTracker,
     log_reads: Arc<Semaphore>,
@@ -112,8 +114,11 @@ impl Agent {
                     self.check_lease();
                     self.hear(message);
                 }
-                Some((at, phase)) = progressed.recv() => {
-                    let actions = self.parts.book.advance(at, phase);
+                Some((at, progress)) = progressed.recv() => {
+                    let actions = match progress {
+                        Progress::Phase(phase) => self.parts.book.advance(at, phase),
+                        Progress::Saved(checkpoint) => self.parts.book.saved(at, checkpoint),
+                    };
                     self.act(actions);
                 }
                 Some(joined) = self.runners.join_next() => match joined {
@@ -260,6 +265,7 @@ impl Agent {
         let tools = Tools {
             backend: self.parts.backend.clone(),
             storage,
+            workspaces: Arc::clone(&self.parts.workspaces),
             capture_bytes_max: self.parts.config.capture_bytes_max,
             stragglers: self.stragglers.clone(),
         };
@@ -273,9 +279,9 @@ impl Agent {
         let progress = self.progress.clone();
         let assignment = Assignment { order, sandbox, sandbox_id, dir, kills };
         self.runners.spawn(async move {
-            let tell = |phase| {
-                if progress.try_send((at, phase)).is_err() {
-                    tracing::error!(attempt = %at.attempt, ?phase, "phase not told: the queue is full");
+            let tell = |told: Progress| {
+                if let Err(error) = progress.try_send((at, told)) {
+                    tracing::error!(attempt = %at.attempt, %error, "progress not told");
                 }
             };
             let running = AssertUnwindSafe(attempt::run(&tools, assignment, tell)).catch_unwind();

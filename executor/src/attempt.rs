@@ -13,14 +13,16 @@ use tokio::time::Instant;
 use tokio_util::task::TaskTracker;
 
 use crate::clock::{elapsed, wall_now};
-use crate::lifecycle::{Finish, Kill, Order, Phase};
+use crate::lifecycle::{Finish, Kill, Order, Progress};
 use crate::sandbox::{Backend, Sandbox};
 use crate::storage::Storage;
+use crate::workspace::Workspaces;
 
 mod account;
 mod environment;
 mod meter;
 mod provision;
+mod saving;
 mod work;
 
 use provision::Unready;
@@ -33,6 +35,7 @@ pub(crate) const DESTROY_TIMEOUT: Duration = Duration::from_secs(60);
 pub(crate) struct Tools {
     pub backend: Arc<dyn Backend>,
     pub storage: Storage,
+    pub workspaces: Arc<Workspaces>,
     /// Per stream.
     pub capture_bytes_max: Bytes,
     /// Sandboxes whose runner stopped waiting for their creation: destroyed when they come.
@@ -60,11 +63,11 @@ pub(crate) struct Finished {
     pub sandbox: Option<Box<dyn Sandbox>>,
 }
 
-/// Runs the attempt to its end. `progress` hears of each phase.
+/// Runs the attempt to its end. `progress` hears of each phase and of each checkpoint on the way.
 pub(crate) async fn run(
     tools: &Tools,
     assignment: Assignment,
-    progress: impl Fn(Phase) + Send + Sync,
+    progress: impl Fn(Progress) + Send + Sync,
 ) -> Finished {
     let Assignment { order, mut sandbox, sandbox_id, dir, mut kills } = assignment;
     let clock = Clock { taken_at: wall_now(), began: Instant::now() };
@@ -72,8 +75,18 @@ pub(crate) async fn run(
     let finish = match (ready, &sandbox) {
         (Ok(ready), Some(sandbox)) => {
             let env = environment::env(&order.step);
-            let work = work::Work { tools, order: &order, sandbox: sandbox.as_ref(), dir: &dir, clock, env };
-            let outcome = work.run(ready, &mut kills, &progress).await;
+            let saver = saving::Saver::new(tools, &order, sandbox.as_ref(), &dir);
+            let work = work::Work {
+                tools,
+                order: &order,
+                sandbox: sandbox.as_ref(),
+                dir: &dir,
+                clock,
+                env,
+                saver: &saver,
+            };
+            let mut outcome = work.run(ready, &mut kills, &progress).await;
+            saver.save_after(&mut outcome, &mut kills).await;
             Finish::Ended { kept: should_keep(&order, &outcome), outcome: Box::new(outcome) }
         }
         (Ok(_), None) => {
@@ -96,9 +109,14 @@ pub(crate) async fn run(
 
 /// The next step of the chain runs after a success, and after a failure that is still graded.
 fn should_keep(order: &Order, outcome: &Outcome) -> bool {
+    order.keep && goes_on(outcome)
+}
+
+/// The steps after this one run.
+fn goes_on(outcome: &Outcome) -> bool {
     let is_graded =
         |failure: &Failure| failure.domain == Domain::Agent && failure.code.consequence().should_grade;
-    order.keep && outcome.failure.as_ref().is_none_or(is_graded)
+    outcome.failure.as_ref().is_none_or(is_graded)
 }
 
 /// The one way a sandbox ends. What will not go is logged here and found again by the census.

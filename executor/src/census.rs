@@ -31,6 +31,8 @@ pub struct Census {
     pub loops: Vec<u32>,
     /// Disk images of sandboxes.
     pub files: Vec<PathBuf>,
+    /// Layers that were being made, or removed.
+    pub staged: Vec<PathBuf>,
 }
 
 impl Census {
@@ -41,8 +43,9 @@ impl Census {
 
 impl fmt::Display for Census {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { cgroups, processes, loops, files } = self;
-        write!(f, "cgroups {cgroups:?}, processes {processes:?}, loop devices {loops:?}, files {files:?}")
+        let Self { cgroups, processes, loops, files, staged } = self;
+        write!(f, "cgroups {cgroups:?}, processes {processes:?}, loop devices {loops:?}, files {files:?}, ")?;
+        write!(f, "unfinished layers {staged:?}")
     }
 }
 
@@ -64,6 +67,11 @@ pub fn instance(data_dir: &Path) -> String {
 /// Where the disk images of sandboxes lie.
 pub fn disks_dir(data_dir: &Path) -> PathBuf {
     data_dir.join("disks")
+}
+
+/// Where the layers of workspaces lie.
+pub fn layers_dir(data_dir: &Path) -> PathBuf {
+    data_dir.join("layers")
 }
 
 /// Counts what there is for the executor of this (canonical) data directory.
@@ -93,6 +101,10 @@ pub fn take(data_dir: &Path) -> Result<Census, Error> {
         census.files = entries.flatten().map(|entry| entry.path()).collect();
         census.files.sort();
     }
+    if let Ok(entries) = fs::read_dir(layers_dir(data_dir).join(images::layers::STAGED_DIR)) {
+        census.staged = entries.flatten().map(|entry| entry.path()).collect();
+        census.staged.sort();
+    }
     Ok(census)
 }
 
@@ -113,6 +125,9 @@ pub fn sweep(data_dir: &Path) -> Result<(Census, Census), Error> {
         }
         for file in &found.files {
             let _ = fs::remove_file(file);
+        }
+        for dir in &found.staged {
+            let _ = fs::remove_dir_all(dir);
         }
     }
     let mut left = take(data_dir)?;

@@ -20,6 +20,9 @@ pub const MEMORY_RESERVE: Bytes = Bytes(512 << 20);
 /// A node with less disk available takes no new sandbox.
 pub const DISK_RESERVE: Bytes = Bytes(2 << 30);
 
+/// Layers of workspaces kept on the node; the least recently used go when a new one needs room.
+pub const LAYER_BYTES_MAX: Bytes = Bytes(16 << 30);
+
 #[derive(Debug, Clone)]
 pub struct Config {
     pub node: Name,
@@ -30,6 +33,8 @@ pub struct Config {
     pub reserves: Reserves,
     /// Per stream and step.
     pub capture_bytes_max: Bytes,
+    /// Of all layers on this node together.
+    pub layer_bytes_max: Bytes,
     pub heartbeat_every: Duration,
     pub held_every: Duration,
     /// The kind of the backend, as jobs name it.
@@ -46,6 +51,7 @@ impl Config {
             capacity: CapacityOverrides::default(),
             reserves: Reserves::default(),
             capture_bytes_max: CAPTURE_BYTES_MAX,
+            layer_bytes_max: LAYER_BYTES_MAX,
             heartbeat_every: HEARTBEAT_EVERY,
             held_every: HELD_EVERY,
             backend: "container".to_owned(),

@@ -15,6 +15,12 @@ pub enum Error {
         #[source]
         source: io::Error,
     },
+    #[error("cannot open the layers in {}", path.display())]
+    Layers {
+        path: PathBuf,
+        #[source]
+        source: Box<images::layers::Error>,
+    },
     /// Code `endpoint_refused`.
     #[error("endpoint_refused: `{shown}`: {problem}")]
     BadEndpoint { shown: String, problem: &'static str },

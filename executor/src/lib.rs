@@ -33,6 +33,7 @@ mod private_dir;
 pub mod sandbox;
 mod serve;
 mod storage;
+mod workspace;
 
 pub use capacity::{Capacity, Measured};
 pub use config::{Config, Endpoint};

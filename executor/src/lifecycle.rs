@@ -74,6 +74,14 @@ pub enum Phase {
     Collecting { started_at: Timestamp },
 }
 
+/// What a runner tells on its way.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Progress {
+    Phase(Phase),
+    /// The workspace was saved, and the step runs on.
+    Saved(Box<Checkpoint>),
+}
+
 /// How a runner finished.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Finish {

@@ -5,12 +5,17 @@ mod channel;
 pub mod container;
 mod files;
 mod image;
+mod packing;
 mod users;
 
 use std::collections::BTreeMap;
 use std::fmt;
 use std::os::fd::OwnedFd;
+use std::path::PathBuf;
+use std::time::Duration;
 
+use images::layers::{Bounds, Packed, Pinned};
+use rollout::checkpoint::Layer;
 use rollout::quantity::Limit;
 use rollout::{Bytes, Millis};
 
@@ -45,12 +50,23 @@ pub struct SandboxSpec {
     pub id: String,
     /// `host` or `dir:/absolute/path`.
     pub image: String,
+    /// The digest the image must have; none: whatever it has here.
+    pub image_digest: Option<String>,
+    /// Between the image and the writable tree, bottom first.
+    pub layers: Vec<Mounted>,
     pub limits: Limit,
     /// The user that owns `workdir`, by name (looked up in the image's /etc/passwd, `rollout` is
     /// always there with uid 1000) or as a decimal uid.
     pub user: String,
     /// Made if missing, owned by `user`.
     pub workdir: String,
+}
+
+/// A layer under a sandbox. It stays on the node as long as the sandbox does.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Mounted {
+    pub layer: Layer,
+    pub at: Pinned,
 }
 
 /// Why a sandbox could not be made. `code()` is the stable code.
@@ -60,8 +76,8 @@ pub enum CreateError {
     /// file where a directory belongs. Code `bad_rootfs`.
     #[error("image `{image}` cannot be used as a root: {problem}")]
     BadRootfs { image: String, problem: String },
-    /// The image is not there, or cannot be read, on this node: another may have it. Code
-    /// `image_missing`.
+    /// The image is not there, cannot be read, or is another one, on this node: another may have
+    /// it. Code `image_missing`.
     #[error("image `{image}` is not on this node: {problem}")]
     ImageMissing { image: String, problem: String },
     /// A guarantee this host cannot give. Code `not_enforceable`.
@@ -111,6 +127,14 @@ pub trait Sandbox: Send + Sync + fmt::Debug {
     /// Starts a process as `user`. Exactly fds 0 (from /dev/null), 1 and 2 are open in it.
     async fn spawn(&self, spawn: Spawn) -> Result<Box<dyn Process>, SpawnError>;
 
+    /// The layers it was made over, bottom first.
+    fn layers(&self) -> &[Mounted];
+
+    /// Packs what the sandbox changed since it was made. Without a freeze, its processes must be
+    /// dead. If this future is dropped, its processes go on and packing ends soon; a half written
+    /// file is removed.
+    async fn pack(&self, pack: Pack) -> Result<Packed, PackError>;
+
     /// Kills every process but init and waits until they are gone (bounded; past the bound the
     /// error says how many are left).
     async fn kill_all(&self) -> Result<(), std::io::Error>;
@@ -127,6 +151,32 @@ pub trait Sandbox: Send + Sync + fmt::Debug {
     /// Ends everything: processes, mounts, network namespace, cgroups, disk image, directory.
     /// Goes on past a failing item and reports it.
     async fn destroy(self: Box<Self>) -> Result<(), DestroyError>;
+}
+
+/// What to pack, and how.
+#[derive(Debug)]
+pub struct Pack {
+    /// A file that is not there yet.
+    pub out: PathBuf,
+    /// Directories of the layers below, bottom first, that become part of the new one.
+    pub below: Vec<PathBuf>,
+    pub bounds: Bounds,
+    /// Stop the processes meanwhile, for at most so long.
+    pub freeze: Option<Duration>,
+}
+
+#[derive(Debug, thiserror::Error)]
+pub enum PackError {
+    /// The processes could not be stopped, or the tree not be packed, in the time given. They go
+    /// on.
+    #[error("{what} within {} ms", within.as_millis())]
+    TooSlow { what: &'static str, within: Duration },
+    #[error("stopping the processes of the sandbox")]
+    Freeze(#[source] std::io::Error),
+    #[error("packing the workspace")]
+    Tree(#[source] images::layers::Error),
+    #[error("packing the workspace panicked")]
+    Panicked,
 }
 
 #[derive(Debug)]

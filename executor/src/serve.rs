@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use images::layers::LayerStore;
 use rollout::IncarnationId;
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinHandle;
@@ -15,7 +16,8 @@ use crate::capacity::{self, Measured, Vitals};
 use crate::lifecycle::Book;
 use crate::link::{COMMAND_QUEUE_MAX, Link};
 use crate::sandbox::Backend;
-use crate::{Config, Error, private_dir};
+use crate::workspace::Workspaces;
+use crate::{Config, Error, census, private_dir};
 
 const LOCK_FILE: &str = "executor.lock";
 const ATTEMPTS_DIR: &str = "attempts";
@@ -54,6 +56,20 @@ impl Handle {
 pub fn serve(config: Config, backend: Arc<dyn Backend>, token: CancellationToken) -> Result<Handle, Error> {
     let lock = lock(&config.data_dir)?;
     let attempts_dir = empty_dir(config.data_dir.join(ATTEMPTS_DIR))?;
+    let layers_dir = census::layers_dir(&config.data_dir);
+    private_dir::make(&layers_dir).map_err(|source| Error::DataDir {
+        action: "make",
+        path: layers_dir.clone(),
+        source,
+    })?;
+    // Without a link on its way: the broker follows none to what lies under a sandbox.
+    let layers_dir = layers_dir.canonicalize().map_err(|source| Error::DataDir {
+        action: "resolve",
+        path: layers_dir.clone(),
+        source,
+    })?;
+    let layers = LayerStore::open(&layers_dir, config.layer_bytes_max.0)
+        .map_err(|source| Error::Layers { path: layers_dir, source: Box::new(source) })?;
     let offered = capacity::offered(&config.data_dir, config.capacity, config.reserves, backend.ceilings())?;
     let now = capacity::measured(&config.data_dir)?;
     let (sampled, measured) = watch::channel(now);
@@ -68,6 +84,7 @@ pub fn serve(config: Config, backend: Arc<dyn Backend>, token: CancellationToken
         config,
         backend,
         attempts_dir,
+        workspaces: Arc::new(Workspaces::new(layers)),
         from_link,
         lease,
         measured,

@@ -17,6 +17,8 @@ mod limits;
 mod paths;
 #[path = "sandbox/walls.rs"]
 mod walls;
+#[path = "sandbox/workspaces.rs"]
+mod workspaces;
 
 use libtest_mimic::{Arguments, Failed, Trial};
 
@@ -24,7 +26,8 @@ fn main() {
     executor::broker::run_if_asked();
     faults::be_the_victim_if_asked();
     let root = nix::unistd::geteuid().is_root();
-    let tests = [life::TESTS, walls::TESTS, limits::TESTS, paths::TESTS, faults::TESTS].concat();
+    let tests =
+        [life::TESTS, walls::TESTS, limits::TESTS, paths::TESTS, faults::TESTS, workspaces::TESTS].concat();
     let trials = tests
         .into_iter()
         .map(|(name, test)| {

@@ -5,8 +5,8 @@
 //! missing exit code stays missing; a limit of the kernel is blamed only if the step failed.
 
 use crate::failure::{Domain, Failure, FailureCode};
-use crate::plan::StepKind;
-use crate::quantity::{Bytes, Limit};
+use crate::plan::{Per, StepKind};
+use crate::quantity::{Bytes, Limit, TMPFS_DISK_MAX};
 use crate::reward::RewardProblem;
 use crate::text::shown;
 use crate::time::Millis;
@@ -85,6 +85,7 @@ pub enum OutputProblemKind {
 #[derive(Debug, Clone)]
 pub struct Facts<'a> {
     pub kind: StepKind,
+    pub per: Per,
     pub end: End,
     /// The executor's deadline ended it.
     pub timed_out: bool,
@@ -132,7 +133,7 @@ fn lost(facts: &Facts<'_>, reason: &str) -> Failure {
     let reason = shown(reason, SHOWN_CHARS_MAX);
     let code = match facts.kind {
         StepKind::Agent => Some(FailureCode::OomGuest),
-        StepKind::Run => Some(FailureCode::StepExit),
+        StepKind::Run => Some(exit_code(facts)),
         StepKind::Grader => None,
     };
     if let Some(code) = code.filter(|_| facts.counters.oom()) {
@@ -164,12 +165,27 @@ fn agent(facts: &Facts<'_>) -> Option<Failure> {
 
 fn run(facts: &Facts<'_>) -> Option<Failure> {
     if facts.timed_out {
-        return Some(Failure::new(FailureCode::StepTimeout, with_limit(facts, timeout_words(facts))));
+        return Some(Failure::new(timeout_code(facts), with_limit(facts, timeout_words(facts))));
     }
     if succeeded(facts) {
         return output_failure(facts.outputs);
     }
-    Some(Failure::new(FailureCode::StepExit, with_limit(facts, end_words(facts))))
+    Some(Failure::new(exit_code(facts), with_limit(facts, end_words(facts))))
+}
+
+/// A step that its group runs once fails for all of it.
+fn exit_code(facts: &Facts<'_>) -> FailureCode {
+    match facts.per {
+        Per::Rollout => FailureCode::StepExit,
+        Per::Group => FailureCode::SetupFailed,
+    }
+}
+
+fn timeout_code(facts: &Facts<'_>) -> FailureCode {
+    match facts.per {
+        Per::Rollout => FailureCode::StepTimeout,
+        Per::Group => FailureCode::SetupTimeout,
+    }
 }
 
 fn grader(facts: &Facts<'_>) -> Option<Failure> {
@@ -232,9 +248,15 @@ fn timeout_words(facts: &Facts<'_>) -> String {
 fn oom_words(facts: &Facts<'_>) -> String {
     let limit = facts.limit.memory;
     let kills = facts.counters.oom_kills.unwrap_or_default();
-    let peak = facts.counters.memory_peak.map(|peak| format!(" (peak {} bytes)", peak.0)).unwrap_or_default();
+    let peak = facts.counters.memory_peak.map(|peak| format!(" (peak {})", peak.about())).unwrap_or_default();
+    let disk = facts.limit.disk;
+    let disk = if disk <= TMPFS_DISK_MAX {
+        format!(" and the {disk} of disk kept in memory")
+    } else {
+        String::new()
+    };
     format!(
-        "the kernel killed {kills} of its processes at the memory limit {limit}{peak}; raise resources.limit.memory"
+        "the kernel killed {kills} of its processes at the memory limit {limit}{disk}{peak}; raise resources.limit.memory"
     )
 }
 
@@ -248,8 +270,9 @@ fn disk_words(facts: &Facts<'_>) -> String {
     }
     let used = counters.disk_used.unwrap_or_default();
     format!(
-        "the workspace was full: {} bytes used of the disk limit {}; raise resources.limit.disk",
-        used.0, facts.limit.disk
+        "the workspace was full: {} used of the disk limit {}; raise resources.limit.disk",
+        used.about(),
+        facts.limit.disk
     )
 }
 
@@ -317,6 +340,7 @@ mod tests {
     fn facts(kind: StepKind, end: End, timed_out: bool, counters: Counters) -> Facts<'static> {
         Facts {
             kind,
+            per: Per::Rollout,
             end,
             timed_out,
             run: Millis(61_250),
@@ -326,6 +350,20 @@ mod tests {
             outputs: &[],
             reward: None,
         }
+    }
+
+    #[test]
+    fn a_step_that_a_group_runs_once_fails_as_its_setup() {
+        let code = |end, timed_out, counters| {
+            let facts = Facts { per: Per::Group, ..facts(StepKind::Run, end, timed_out, counters) };
+            classify(&facts).map(|failure| failure.code)
+        };
+        assert_eq!(code(End::Exited(1), false, NONE), Some(FailureCode::SetupFailed));
+        assert_eq!(code(End::Exited(0), true, NONE), Some(FailureCode::SetupTimeout));
+        let lost = || End::Lost { reason: "init is gone".into() };
+        assert_eq!(code(lost(), false, OOM), Some(FailureCode::SetupFailed));
+        assert_eq!(code(lost(), false, NONE), Some(FailureCode::NodeLost));
+        assert_eq!(code(End::Exited(0), false, NONE), None);
     }
 
     #[test]
@@ -397,9 +435,9 @@ mod tests {
                 End::Signalled(9),
                 false,
                 OOM,
-                "killed 2 of its processes at the memory limit 2Gi",
+                "at the memory limit 2Gi and the 256Mi of disk kept in memory (peak 1000); raise",
             ),
-            (StepKind::Agent, End::Exited(1), false, FULL, "1048576 bytes used of the disk limit 256Mi"),
+            (StepKind::Agent, End::Exited(1), false, FULL, "1Mi used of the disk limit 256Mi"),
             (StepKind::Agent, End::Exited(1), false, NO_INODES, "no inode left"),
             (
                 StepKind::Run,

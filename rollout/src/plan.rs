@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::ids::StepIndex;
+use crate::ids::{RolloutId, StepIndex};
 use crate::name::Name;
 use crate::quantity::{Bytes, Resources};
 use crate::time::Millis;
@@ -461,6 +461,15 @@ impl JobPlan {
 
     pub fn step_indices(&self) -> impl DoubleEndedIterator<Item = StepIndex> + use<> {
         (0..u8::try_from(self.steps.len()).unwrap_or(u8::MAX)).map(StepIndex)
+    }
+
+    /// Whose attempts of `step` are those that `rollout` meets: its own, or those that its group makes
+    /// once for all.
+    pub fn runner(&self, rollout: RolloutId, step: StepIndex) -> RolloutId {
+        match self.step(step).per {
+            Per::Rollout => rollout,
+            Per::Group => RolloutId::shared(rollout.group),
+        }
     }
 
     /// Steps that start from the workspace of `index`, in its sandbox or from its checkpoint.

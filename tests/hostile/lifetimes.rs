@@ -58,6 +58,8 @@ pub fn be_the_victim_if_asked() {
                     let spec = SandboxSpec {
                         id: format!("v{task}-{count}"),
                         image: "host".into(),
+                        image_digest: None,
+                        layers: Vec::new(),
                         limits: limit,
                         user: "rollout".into(),
                         workdir: "/workspace".into(),

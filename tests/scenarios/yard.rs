@@ -3,6 +3,7 @@
 use std::fmt::Write as _;
 use std::sync::Arc;
 
+use rollout::checkpoint::{Checkpoint, CheckpointId, Layer, LayerId};
 use rollout::failure::Failure;
 use rollout::outcome::{Captured, Outcome, Reward, Times, Usage};
 use rollout::plan::JobPlan;
@@ -22,6 +23,24 @@ struct Yard {
     incarnations: u64,
     nodes: Vec<(NodeId, IncarnationId)>,
     out: String,
+}
+
+/// A rollout without its job.
+fn short(rollout: RolloutId) -> String {
+    rollout.to_string().split_once('-').expect("JOB-g0-s0").1.to_owned()
+}
+
+/// A workspace that no other attempt leaves.
+fn workspace_of(attempt: AttemptId) -> Checkpoint {
+    let mut bytes = [0; 32];
+    bytes[..4].copy_from_slice(&attempt.rollout.group.index.to_be_bytes());
+    bytes[4..8].copy_from_slice(&attempt.rollout.sample.to_be_bytes());
+    bytes[8..12].copy_from_slice(&attempt.rollout.refill.to_be_bytes());
+    bytes[12..16].copy_from_slice(&attempt.attempt.to_be_bytes());
+    bytes[16] = attempt.step.0;
+    let id = LayerId::from_bytes(bytes);
+    let layer = Layer { id, blob: id.hex(), packed: Bytes(1), content: Bytes(1), entries: 1 };
+    Checkpoint { image: String::new(), layers: vec![layer] }
 }
 
 /// The output of a script: each line of it, then what followed, indented.
@@ -69,6 +88,7 @@ impl Yard {
                 let class = match class {
                     "busy" => RefusalClass::Busy,
                     "gone" => RefusalClass::SandboxGone,
+                    "bad" => RefusalClass::CheckpointBad,
                     other => panic!("unknown class {other}"),
                 };
                 let (at, attempt) = self.running(attempt);
@@ -140,7 +160,7 @@ impl Yard {
             times: Times::default(),
             usage: Usage::default(),
             image_digest: String::new(),
-            checkpoint: None,
+            checkpoint: self.plan.step(attempt.step).checkpoint.after.then(|| workspace_of(attempt)),
         });
         self.event(Event::AttemptEnded { at, attempt, outcome, kept });
     }
@@ -208,9 +228,12 @@ impl Yard {
                 Record::GroupsAdmitted { first, count, .. } => {
                     format!("admit groups {first}..{}", first + count)
                 }
-                Record::AttemptPlaced { attempt, generation, node, continue_from, .. } => {
-                    let on = continue_from
-                        .map_or(String::new(), |from| format!(" in the sandbox of {}", self.name(from)));
+                Record::AttemptPlaced { attempt, generation, node, continue_from, base, .. } => {
+                    let on = match (continue_from, base) {
+                        (Some(from), _) => format!(" in the sandbox of {}", self.name(from)),
+                        (None, Some(base)) => format!(" from what {} left", self.maker(base)),
+                        (None, None) => String::new(),
+                    };
                     format!("place {} at generation {generation} on {node}{on}", self.name(attempt))
                 }
                 Record::AttemptStarted { attempt, .. } => format!("started {}", self.name(attempt)),
@@ -219,16 +242,20 @@ impl Yard {
                     format!("ended {} {how}{}", self.name(attempt), if kept { ", sandbox kept" } else { "" })
                 }
                 Record::AttemptWithdrawn { attempt, .. } => format!("withdraw {}", self.name(attempt)),
+                Record::CheckpointTaken { attempt, .. } => format!("save what {} left", self.name(attempt)),
+                Record::CheckpointRemoved { attempt, why, .. } => {
+                    format!("drop what {} left: {why}", self.name(attempt))
+                }
                 Record::StepState { rollout, step, state } => {
                     let step = &self.plan.step(step).name;
-                    format!("step g{}-s{}/{step} is {}", rollout.group.index, rollout.sample, state.as_str())
+                    format!("step {}/{step} is {}", short(rollout), state.as_str())
                 }
                 Record::RolloutEnded { rollout, end } => {
                     let failure =
                         end.failure.map_or(String::new(), |f| format!(", {} ({})", f.code, f.domain));
                     let reward = end.reward.map_or("null".to_owned(), |r| r.value.to_string());
-                    let (group, sample) = (rollout.group.index, rollout.sample);
-                    format!("rollout g{group}-s{sample} is {}, reward {reward}{failure}", end.status.as_str())
+                    let rollout = short(rollout);
+                    format!("rollout {rollout} is {}, reward {reward}{failure}", end.status.as_str())
                 }
                 Record::GroupClosed { group, seq, closed_as, valid } => {
                     format!(
@@ -266,8 +293,14 @@ impl Yard {
     }
 
     fn name(&self, attempt: AttemptId) -> String {
-        let RolloutId { group, sample, .. } = attempt.rollout;
-        format!("g{}-s{sample}/{}.{}", group.index, self.plan.step(attempt.step).name, attempt.attempt)
+        format!("{}/{}.{}", short(attempt.rollout), self.plan.step(attempt.step).name, attempt.attempt)
+    }
+
+    /// The attempt that left this checkpoint.
+    fn maker(&self, base: CheckpointId) -> String {
+        let mut all = self.stored.checkpoints.values();
+        let known = all.find(|c| c.checkpoint.id() == base).expect("a stored checkpoint");
+        self.name(known.attempt)
     }
 
     fn parse(&self, text: &str) -> (RolloutId, StepIndex) {

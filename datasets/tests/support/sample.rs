@@ -81,7 +81,7 @@ pub fn outcome() -> Outcome {
 
 pub fn step(name: &str, kind: StepKind, attempt: u32, node: &str, outcome: Outcome) -> StepRecord {
     let (step_name, node) = (name.parse().unwrap(), NodeId(node.parse().unwrap()));
-    StepRecord { step_name, kind, attempt, node, queue: Some(Millis(250)), outcome }
+    StepRecord { step_name, kind, attempt, node, queue: Some(Millis(250)), base: None, outcome }
 }
 
 fn graded(value: f32, components: &[(&str, f64)]) -> Reward {
@@ -192,5 +192,6 @@ pub fn group(seq: i64, blobs: &mut Blobs) -> GroupRecord {
         },
         task_row: Some(format!(r#"{{"question":"{index} + {index} = ?"}}"#)),
         members,
+        shared: Vec::new(),
     }
 }

@@ -37,7 +37,7 @@ use rollout::Bytes;
 
 pub use error::Error;
 pub use pack::{Dropped, Packed, pack_directory, pack_upper};
-pub use store::{LayerStore, Pinned, Staged};
+pub use store::{LayerStore, Pinned, STAGED_DIR, Staged};
 pub use unpack::unpack;
 
 /// The most entries of a layer.

@@ -73,6 +73,7 @@ impl Account {
         let run = self.started.map(|(_, run)| run);
         let facts = Facts {
             kind: order.step.kind,
+            per: order.step.per,
             end: self.end.clone(),
             timed_out: self.timed_out,
             run: run.unwrap_or_default(),

@@ -5,6 +5,7 @@ use std::io;
 use std::path::Path;
 
 use rollout::Millis;
+use rollout::checkpoint::Layer;
 use rollout::failure::{Failure, FailureCode};
 use rollout::plan::ResolvedContent;
 use rollout::reward::RewardProblem;
@@ -19,6 +20,7 @@ use crate::outputs::in_workdir;
 use crate::private_dir;
 use crate::sandbox::{CreateError, FileError, FileSource, Sandbox, SandboxSpec};
 use crate::storage::{StorageError, chain};
+use crate::workspace::{self, FetchError, StackError};
 
 const INPUT_MODE: u32 = 0o644;
 
@@ -91,14 +93,23 @@ async fn obtain(
 ) -> Result<(), Unready> {
     let step = &order.step;
     if let Some(kept) = slot {
+        let layers = workspace::named(order).map_err(stack_failed)?;
+        let is_there = |layer: &Layer| kept.layers().iter().any(|mounted| mounted.layer.id == layer.id);
+        if let Some(absent) = layers.iter().find(|layer| !is_there(layer)) {
+            let message = format!("layer {} cannot be laid over the sandbox this step goes on in", absent.id);
+            return Err(failed(FailureCode::NotFound, message));
+        }
         let limited = kept.set_limits(step.resources.limit).await;
         return limited.map_err(|error| {
             failed(FailureCode::StartFailed, format!("the limits of the kept sandbox cannot be set: {error}"))
         });
     }
+    let layers = workspace::stack(&tools.workspaces, &tools.storage, &tools.stragglers, order).await;
     let spec = SandboxSpec {
         id,
         image: step.image.clone(),
+        image_digest: order.base.as_ref().map(|base| base.image.clone()),
+        layers: layers.map_err(stack_failed)?,
         limits: step.resources.limit,
         user: step.user.clone(),
         workdir: step.workdir.clone(),
@@ -164,6 +175,17 @@ async fn place_inputs(
         }
     }
     Ok(())
+}
+
+fn stack_failed(error: StackError) -> Unready {
+    let message = error.to_string();
+    let refused = |class| Unready::Refused(Refusal { class, message: message.clone() });
+    match error {
+        StackError::NotALayer { .. } => failed(FailureCode::NotFound, message),
+        StackError::Fetch(FetchError::Bad { .. }) => refused(RefusalClass::CheckpointBad),
+        StackError::Fetch(FetchError::Busy(_)) => refused(RefusalClass::Busy),
+        StackError::Fetch(FetchError::Failed { .. }) => failed(FailureCode::StorageFailed, message),
+    }
 }
 
 fn failed(code: FailureCode, message: String) -> Unready {

@@ -19,11 +19,12 @@ use tokio::time::{Instant, sleep, sleep_until, timeout};
 use super::account::Account;
 use super::meter::Meter;
 use super::provision::{Ready, start_timeout_words};
+use super::saving::Saver;
 use super::{Clock, Tools, environment, killed};
 use crate::capture::{self, Capture, Stream};
 use crate::clock::{elapsed, wall_now};
 use crate::grading;
-use crate::lifecycle::{Kill, Order, Phase};
+use crate::lifecycle::{Kill, Order, Phase, Progress};
 use crate::outputs::{self, CollectError};
 use crate::sandbox::{Exit, Process, Sandbox, Spawn, SpawnError};
 use crate::storage::{StorageError, chain};
@@ -45,6 +46,7 @@ pub(super) struct Work<'a> {
     pub dir: &'a Path,
     pub clock: Clock,
     pub env: BTreeMap<String, String>,
+    pub saver: &'a Saver<'a>,
 }
 
 type Kills = watch::Receiver<Option<Kill>>;
@@ -56,7 +58,12 @@ struct Captures {
 }
 
 impl Work<'_> {
-    pub async fn run(&self, ready: Ready, kills: &mut Kills, progress: &(impl Fn(Phase) + Sync)) -> Outcome {
+    pub async fn run(
+        &self,
+        ready: Ready,
+        kills: &mut Kills,
+        progress: &(impl Fn(Progress) + Sync),
+    ) -> Outcome {
         let mut account = Account::new(Meter::start(self.sandbox.stats()), elapsed(self.clock.began));
         self.do_work(&mut account, ready, kills, progress).await;
         account.outcome(self.order, self.clock, self.sandbox.image_digest())
@@ -67,7 +74,7 @@ impl Work<'_> {
         account: &mut Account,
         ready: Ready,
         kills: &mut Kills,
-        progress: &(impl Fn(Phase) + Sync),
+        progress: &(impl Fn(Progress) + Sync),
     ) {
         let (stdout, stderr, captures) = match self.open_captures().await {
             Ok(opened) => opened,
@@ -98,11 +105,11 @@ impl Work<'_> {
         match spawned {
             Err(error) => account.end = not_started(error),
             Ok(process) => {
-                progress(Phase::Running { started_at });
-                kill = self.wait(process.as_ref(), began, account, kills).await;
+                progress(Progress::Phase(Phase::Running { started_at }));
+                kill = self.wait(process.as_ref(), began, account, kills, progress).await;
                 account.started = Some((started_at, elapsed(began)));
                 self.end_step(process.as_ref(), account).await;
-                progress(Phase::Collecting { started_at });
+                progress(Progress::Phase(Phase::Collecting { started_at }));
             }
         }
         if let Some(kill) = &kill {
@@ -132,10 +139,13 @@ impl Work<'_> {
         began: Instant,
         account: &mut Account,
         kills: &mut Kills,
+        progress: &(impl Fn(Progress) + Sync),
     ) -> Option<Kill> {
         let deadline = sleep_until(began + Duration::from_millis(self.order.step.timeout.0));
         let (exit, died) = (process.wait(), self.sandbox.died());
         tokio::pin!(deadline, exit, died);
+        // Gone before anything else is done: what it stopped has to hear a signal.
+        let mut saving = Box::pin(self.saver.save_every(progress));
         loop {
             tokio::select! {
                 biased;
@@ -150,8 +160,10 @@ impl Work<'_> {
                 kill = killed(kills) => return Some(kill),
                 () = &mut deadline => break,
                 () = sleep(SAMPLE_EVERY) => account.meter.sample(self.sandbox.stats()),
+                never = &mut saving => match never {},
             }
         }
+        drop(saving);
         account.timed_out = true;
         if let Err(error) = process.signal(SIGTERM).await {
             tracing::debug!(%error, "the step could not be told to end");

@@ -59,8 +59,9 @@ pub struct Reply {
 
 #[derive(Debug, Serialize, Deserialize)]
 pub enum Outcome {
-    /// With two descriptors: the channel to init, and the root (a mount of the writable tree
-    /// alone, without what lies over it in the sandbox).
+    /// With three descriptors: the channel to init, the root (a mount of the writable tree alone,
+    /// without what lies over it in the sandbox), and the raw writable tree, which has only what
+    /// was changed.
     Created(Created),
     Failed(Failure),
     /// What would not go.

@@ -56,9 +56,10 @@ type Failed = (Step, Cause);
 /// them: the thread that made the sandbox, or the teardown, after which nothing may be left.
 pub type Scaffold = Arc<Mutex<Vec<OwnedFd>>>;
 
-/// The first of a scaffold go to the executor: the channel and the root. The rest is what the
-/// overlay was made of: with each goes a mount, and nobody should wait for its grace period.
-pub const GIVEN: usize = 2;
+/// The first of a scaffold go to the executor: the channel, the root and the raw writable tree. The
+/// rest is what the overlay was made of: with each goes a mount, and nobody should wait for its
+/// grace period.
+pub const GIVEN: usize = 3;
 
 /// Makes the sandbox, or leaves nothing.
 pub fn create(broker: &Broker, networks: &Networks, create: &Create) -> Result<(Created, Scaffold), Failure> {
@@ -162,7 +163,7 @@ fn build(
     let outside = mounts::clone_tree(root.as_fd(), c"").map_err(at(Step::Overlay))?;
     mounts::set_attributes(outside.as_fd(), mounts::NO_SUID | mounts::NO_DEV | mounts::NO_EXEC, None)
         .map_err(at(Step::Overlay))?;
-    drop((upper, work, userns));
+    drop((work, userns));
     done(Step::Overlay)?;
 
     furnish(root.as_fd(), create, base).map_err(|cause| (Step::MountPoints, cause))?;
@@ -185,7 +186,7 @@ fn build(
     until_ready(channel.as_fd())?;
     done(Step::Exec)?;
     let created = Created { id_base: base, init_pid: pid, memory_disk };
-    Ok((created, [channel, outside, disk].into_iter().chain(lowers).collect()))
+    Ok((created, [channel, outside, upper, disk].into_iter().chain(lowers).collect()))
 }
 
 /// Clones the child into its namespaces. The network came first: it is owned by the host's user

@@ -257,6 +257,18 @@ impl Tree {
         }
     }
 
+    /// Stops every process of the sandbox, or lets them go on. The kernel takes its time to stop
+    /// them: see [`is_frozen`](Self::is_frozen).
+    pub fn freeze(&self, id: &str, freeze: bool) -> io::Result<()> {
+        let value = if freeze { b"1" } else { b"0" };
+        open::write_at(self.dirs[0].as_fd(), &name(&format!("{id}/cgroup.freeze"))?, value)
+    }
+
+    /// Whether every process of the sandbox stands still.
+    pub fn is_frozen(&self, id: &str) -> io::Result<bool> {
+        Ok(field(&self.read(0, &format!("{id}/cgroup.events"))?, "frozen") == Some(1))
+    }
+
     /// Removes the leaves; those that stay are named.
     pub fn remove(&self, id: &str) -> Vec<String> {
         let mut left = Vec::new();

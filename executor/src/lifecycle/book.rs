@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use rollout::checkpoint::Checkpoint;
 use rollout::failure::FailureCode;
 use rollout::outcome::Outcome;
 use rollout::quantity::Request;
@@ -23,7 +24,13 @@ struct Entry {
 #[derive(Debug)]
 enum State {
     /// A runner has it. `next` waits until this one is gone.
-    Active { phase: Phase, is_killed: bool, next: Option<Box<Order>> },
+    Active {
+        phase: Phase,
+        is_killed: bool,
+        next: Option<Box<Order>>,
+        /// The last checkpoint taken while it runs.
+        saved: Option<Box<Checkpoint>>,
+    },
     /// Told, not acknowledged.
     Ended { outcome: Box<Outcome>, kept: bool, sandbox: Sandbox },
     /// Acknowledged; the sandbox waits.
@@ -121,17 +128,21 @@ impl Book {
         let report = |(&attempt, entry): (&AttemptId, &Entry)| {
             let at = At { attempt, generation: entry.generation };
             match &entry.state {
-                State::Active { phase: Phase::Preparing, .. } | State::Kept => None,
+                State::Active { phase: Phase::Preparing, .. } | State::Kept => [None, None],
                 State::Active {
                     phase: Phase::Running { started_at } | Phase::Collecting { started_at },
+                    saved,
                     ..
-                } => Some(Report::Started { at, started_at: *started_at }),
+                } => {
+                    let saved = saved.clone().map(|checkpoint| Report::Checkpoint { at, checkpoint });
+                    [Some(Report::Started { at, started_at: *started_at }), saved]
+                }
                 State::Ended { outcome, kept, .. } => {
-                    Some(Report::Ended { at, outcome: outcome.clone(), kept: *kept })
+                    [Some(Report::Ended { at, outcome: outcome.clone(), kept: *kept }), None]
                 }
             }
         };
-        self.entries.iter().filter_map(report).collect()
+        self.entries.iter().flat_map(report).flatten().collect()
     }
 
     pub fn start(&mut self, order: Order) -> Vec<Action> {
@@ -177,6 +188,18 @@ impl Book {
             }
             _ => Vec::new(),
         }
+    }
+
+    /// The runner of `at` saved the workspace while its step runs.
+    pub fn saved(&mut self, at: At, checkpoint: Box<Checkpoint>) -> Vec<Action> {
+        let mode = self.mode;
+        let Some(entry) = self.current(at) else { return Vec::new() };
+        let State::Active { saved, .. } = &mut entry.state else { return Vec::new() };
+        *saved = Some(checkpoint.clone());
+        if mode == Mode::Abandoning {
+            return Vec::new();
+        }
+        vec![Action::Report(Report::Checkpoint { at, checkpoint })]
     }
 
     /// The runner of `at` is done: its sandbox is destroyed, or with the agent.
@@ -325,7 +348,7 @@ impl Book {
         }
         self.charged = plus(self.charged, charge);
         self.sandboxes += 1;
-        let state = State::Active { phase: Phase::Preparing, is_killed: false, next: None };
+        let state = State::Active { phase: Phase::Preparing, is_killed: false, next: None, saved: None };
         self.entries.insert(at.attempt, Entry { generation: at.generation, charge: Some(charge), state });
         actions.push(Action::Launch { order: Box::new(order), sandbox_of: from });
         actions

@@ -5,8 +5,8 @@
 //! executor ──socket──> broker ──clone3──> child ──execveat──> init (PID 1) ──fork──> processes
 //!     └───────────────────────channel─────────────────────────┘
 //! ```
-//! The executor keeps two descriptors a sandbox: the channel to init and the root of its writable
-//! tree. The rest is the kernel's, and dies with init.
+//! The executor keeps three descriptors a sandbox: the channel to init, its root, and the raw tree of
+//! what it changed. The rest is the kernel's, and dies with init.
 
 use std::fs::{self, File};
 use std::io;
@@ -16,6 +16,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use images::layers::Packed;
 use rollout::quantity::{Limit, TMPFS_DISK_MAX};
 use rollout::{Bytes, Millis};
 use sandbox_init::message::{self, BODY_MAX, ENTRIES_MAX, Stage};
@@ -26,12 +27,12 @@ use super::files::{self, Owner};
 use super::image::{Image, Images};
 use super::users::User;
 use super::{
-    Backend, Ceilings, CreateError, DestroyError, Exit, FileError, FileSource, Process, Sandbox, SandboxSpec,
-    Spawn, SpawnError, Stats,
+    Backend, Ceilings, CreateError, DestroyError, Exit, FileError, FileSource, Mounted, Pack, PackError,
+    Process, Sandbox, SandboxSpec, Spawn, SpawnError, Stats, packing,
 };
 use crate::broker::client::Client;
 pub use crate::broker::protocol::Step;
-use crate::broker::protocol::{Action, Create, Hello, Outcome, Problem};
+use crate::broker::protocol::{Action, Create, Hello, LOWERS_MAX, Outcome, Problem};
 use crate::broker::ranges::RANGES_MAX;
 use crate::broker::serve::lock;
 use crate::census;
@@ -45,9 +46,10 @@ const LOCK_WAIT_PAUSE: Duration = Duration::from_millis(50);
 /// How long `kill_all` waits for the kernel.
 const KILL_WAIT: Duration = Duration::from_secs(10);
 /// Descriptors the executor needs beside its sandboxes.
-const FDS_RESERVED: u64 = 512;
-/// Descriptors of one sandbox in the executor: channel, root, and the two ends of its output.
-const FDS_PER_SANDBOX: u64 = 4;
+const FDS_RESERVED: u64 = 1024;
+/// Descriptors of one sandbox in the executor: channel, root, writable tree, and the two ends of
+/// its output.
+const FDS_PER_SANDBOX: u64 = 5;
 /// Tasks the node needs beside its sandboxes, and those an idle sandbox and its first process take.
 const TASKS_RESERVED: u64 = 1024;
 const TASKS_PER_SANDBOX: u64 = 2;
@@ -302,9 +304,15 @@ impl Backend for Container {
         };
         let unknown = || CreateError::UnknownUser { user: spec.user.clone(), image: spec.image.clone() };
         let user = image.users.find(&spec.user).ok_or_else(unknown)?;
+        check_layers(&spec, &image)?;
         let create = Create {
             id: spec.id.clone(),
-            lowers: image.lowers.clone(),
+            lowers: image
+                .lowers
+                .iter()
+                .chain(spec.layers.iter().map(|layer| &layer.at.path))
+                .cloned()
+                .collect(),
             host_usr: image.host_usr,
             limit: spec.limits,
             workdir: spec.workdir.clone(),
@@ -332,14 +340,15 @@ impl Backend for Container {
         };
         // From here on dropping the guard destroys what the broker made.
         let mut guard = Abandoned { client: Arc::clone(client), id: Some(spec.id.clone()) };
-        let [channel, root] = <[OwnedFd; 2]>::try_from(fds)
+        let [channel, root, upper] = <[OwnedFd; 3]>::try_from(fds)
             .map_err(|_| failed("asking the broker")(io::Error::other("descriptors are missing")))?;
         let channel = Channel::open(channel).map_err(failed("opening the channel to init"))?;
         guard.id = None;
         Ok(Box::new(ContainerSandbox {
             shared: Arc::clone(&self.shared),
-            alive: Some(Alive { channel, root: Arc::new(root), reserved }),
+            alive: Some(Alive { channel, root: Arc::new(root), upper: Arc::new(upper), reserved }),
             id: spec.id,
+            layers: spec.layers,
             workdir: spec.workdir,
             image,
             id_base: created.id_base,
@@ -367,6 +376,20 @@ impl Drop for Abandoned {
             self.client.destroy_detached(id);
         }
     }
+}
+
+/// A workspace is restored over the image it was saved over, and over no other.
+fn check_layers(spec: &SandboxSpec, image: &Image) -> Result<(), CreateError> {
+    if let Some(expected) = spec.image_digest.as_ref().filter(|expected| **expected != image.digest) {
+        let problem = format!("it is {} here, and the workspace was saved over {expected}", image.digest);
+        return Err(CreateError::ImageMissing { image: spec.image.clone(), problem });
+    }
+    let trees = image.lowers.len() + spec.layers.len();
+    if trees > LOWERS_MAX {
+        let problem = format!("{trees} trees under one sandbox, of {LOWERS_MAX}");
+        return Err(CreateError::NotEnforceable { guarantee: "layers", problem });
+    }
+    Ok(())
 }
 
 /// What would be a bad name or path anywhere below.
@@ -414,6 +437,8 @@ fn refusal(spec: &SandboxSpec, step: Step, problem: Problem) -> CreateError {
 struct Alive {
     channel: Arc<Channel>,
     root: Arc<OwnedFd>,
+    /// The raw writable tree.
+    upper: Arc<OwnedFd>,
     reserved: Reserved,
 }
 
@@ -423,6 +448,7 @@ struct ContainerSandbox {
     /// None once destroyed.
     alive: Option<Alive>,
     id: String,
+    layers: Vec<Mounted>,
     workdir: String,
     image: Arc<Image>,
     id_base: u32,
@@ -543,6 +569,14 @@ impl Sandbox for ContainerSandbox {
         }
     }
 
+    fn layers(&self) -> &[Mounted] {
+        &self.layers
+    }
+
+    async fn pack(&self, pack: Pack) -> Result<Packed, PackError> {
+        packing::pack(&self.shared.tree, &self.id, &self.alive().upper, self.id_base, pack).await
+    }
+
     async fn kill_all(&self) -> Result<(), io::Error> {
         match tokio::time::timeout(KILL_WAIT, self.alive().channel.kill_all()).await {
             Ok(Ok(_)) => Ok(()),
@@ -591,14 +625,14 @@ impl Sandbox for ContainerSandbox {
     async fn destroy(mut self: Box<Self>) -> Result<(), DestroyError> {
         let Some(alive) = self.alive.take() else { return Ok(()) };
         // Given up only when nothing is left: until then the sandbox counts.
-        let Alive { channel, root, reserved } = alive;
+        let Alive { channel, root, upper, reserved } = alive;
         // If this future is dropped half way, the broker still ends the sandbox.
         let mut guard = Abandoned { client: Arc::clone(&self.shared.client), id: Some(self.id.clone()) };
         channel.close();
-        // The last hold on the root's mount ends while the broker works: the kernel waits a grace
-        // period for it, and the broker waits for a disk that is still mounted.
+        // The last hold on its mounts ends while the broker works: the kernel waits a grace period
+        // for each, and the broker waits for a disk that is still mounted.
         let destroyed = Self::broker_destroy(Arc::clone(&self.shared), self.id.clone());
-        let (left, ()) = tokio::join!(destroyed, async move { drop(root) });
+        let (left, ()) = tokio::join!(destroyed, async move { drop((root, upper)) });
         guard.id = None;
         drop(reserved);
         if left.is_empty() { Ok(()) } else { Err(DestroyError { id: self.id.clone(), left }) }

@@ -68,6 +68,14 @@ impl Unusable {
         Self::Shape(text.into())
     }
 
+    /// From the way to the tree.
+    fn reaching(error: io::Error) -> Self {
+        match error.raw_os_error() {
+            Some(errno) if is_of_the_tree(errno) => Self::Missing(error.to_string()),
+            _ => Self::Machine(error),
+        }
+    }
+
     /// From a look into the tree.
     fn within(what: &str, error: io::Error) -> Self {
         match error.raw_os_error() {
@@ -174,8 +182,7 @@ impl Images {
         if !path.is_absolute() {
             return Err(Unusable::shape("the path after `dir:` must be absolute"));
         }
-        let missing = |error: io::Error| Unusable::Missing(error.to_string());
-        let real = path.canonicalize().map_err(missing)?;
+        let real = path.canonicalize().map_err(Unusable::reaching)?;
         if real != path {
             let real = real.display();
             return Err(Unusable::Shape(format!("the path leads through a link; its real name is {real}")));
@@ -183,10 +190,10 @@ impl Images {
         if real.parent().is_none() || self.data_dir.starts_with(&real) || real.starts_with(&self.data_dir) {
             return Err(Unusable::shape("it holds, or lies in, what belongs to the executor"));
         }
-        let top = fs::metadata(&real).map_err(missing)?;
+        let top = fs::metadata(&real).map_err(Unusable::reaching)?;
         let name =
             CString::new(real.as_os_str().as_bytes()).map_err(|error| Unusable::Shape(error.to_string()))?;
-        let root = open::directory_itself(&name).map_err(missing)?;
+        let root = open::directory_itself(&name).map_err(Unusable::reaching)?;
         safe_shape(root.as_fd())?;
         let users = passwd(root.as_fd())?;
         let digest = format!("dir:{}", tree_hash(&real)?);
@@ -389,6 +396,23 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let images = Images::new(dir.path().join("data"));
         (dir, images)
+    }
+
+    #[test]
+    fn an_image_is_missing_only_if_its_path_says_so_and_not_for_the_machines_trouble() {
+        for (errno, is_missing) in [
+            (libc::ENOENT, true),
+            (libc::ENOTDIR, true),
+            (libc::EACCES, true),
+            (libc::ELOOP, true),
+            (libc::EMFILE, false),
+            (libc::ENOMEM, false),
+            (libc::EIO, false),
+            (libc::ESTALE, false),
+        ] {
+            let found = Unusable::reaching(io::Error::from_raw_os_error(errno));
+            assert_eq!(matches!(found, Unusable::Missing(_)), is_missing, "{found:?}");
+        }
     }
 
     fn problem(images: &Images, name: &str) -> String {

@@ -9,9 +9,10 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use executor::sandbox::{
-    Backend, Ceilings, CreateError, DestroyError, Exit, FileError, FileSource, Process, Sandbox, SandboxSpec,
-    Spawn, SpawnError, Stats,
+    Backend, Ceilings, CreateError, DestroyError, Exit, FileError, FileSource, Mounted, Pack, PackError,
+    Process, Sandbox, SandboxSpec, Spawn, SpawnError, Stats,
 };
+use images::layers::{Packed, pack_directory};
 use rollout::quantity::Limit;
 use rollout::{Bytes, Millis};
 use tokio::sync::{Notify, watch};
@@ -24,6 +25,7 @@ pub enum Point {
     ResetDir,
     OpenFile,
     Spawn,
+    Pack,
     KillAll,
     Destroy,
 }
@@ -58,6 +60,8 @@ pub struct State {
     pub created: Vec<SandboxSpec>,
     pub spawned: Vec<Spawned>,
     pub limits_set: u32,
+    /// Packed while their processes stood still.
+    pub frozen: u32,
     pub faults: BTreeMap<Point, Fault>,
     pub create_error: Option<CreateFault>,
     /// Calls that reached a hanging point.
@@ -184,6 +188,8 @@ impl Inner {
             spec: SandboxSpec {
                 id: String::new(),
                 image: String::new(),
+                image_digest: None,
+                layers: Vec::new(),
                 limits: rollout::Resources::default().limit,
                 user: String::new(),
                 workdir: String::new(),
@@ -275,6 +281,34 @@ impl Sandbox for FakeSandbox {
         let script = Script { text, inner: self.inner.clone(), process: process.clone(), stdout, stderr };
         tokio::spawn(script.run());
         Ok(Box::new(Shown(process)))
+    }
+
+    fn layers(&self) -> &[Mounted] {
+        &self.inner.spec.layers
+    }
+
+    /// Its files as they are; a node of another kind is no part of a layer.
+    async fn pack(&self, pack: Pack) -> Result<Packed, PackError> {
+        if pack.freeze.is_some() {
+            self.inner.shared.state.lock().unwrap().frozen += 1;
+        }
+        let passed = self.inner.shared.pass(Point::Pack).await;
+        passed.map_err(PackError::Freeze)?;
+        let dir = tempfile::tempdir().unwrap();
+        for (path, node) in self.inner.files.lock().unwrap().iter() {
+            match node {
+                Node::File(bytes) => {
+                    let path = dir.path().join(path.trim_start_matches('/'));
+                    std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+                    std::fs::write(path, bytes).unwrap();
+                }
+                Node::Huge(_) | Node::Other(_) => {
+                    let (path, problem) = (path.clone(), "it is no file".to_owned());
+                    return Err(PackError::Tree(images::layers::Error::Entry { path, problem }));
+                }
+            }
+        }
+        pack_directory(dir.path(), "", &pack.out, &pack.bounds).map_err(PackError::Tree)
     }
 
     async fn kill_all(&self) -> Result<(), io::Error> {

@@ -345,6 +345,7 @@ pub fn order(kind: &str, script: &str) -> v1::StartAttempt {
         generation: 1,
         step: Some(v1::Step {
             name: "solve".to_owned(),
+            per: "rollout".to_owned(),
             kind: kind.to_owned(),
             command: Some(v1::step::Command::Shell(script.to_owned())),
             image: "host".to_owned(),

@@ -92,6 +92,8 @@ impl Lab {
         SandboxSpec {
             id: format!("s{}", self.next.fetch_add(1, Ordering::Relaxed)),
             image: "host".into(),
+            image_digest: None,
+            layers: Vec::new(),
             limits: limits(),
             user: "rollout".into(),
             workdir: "/workspace".into(),

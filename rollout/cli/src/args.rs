@@ -53,7 +53,7 @@ pub enum OutputFormat {
     /// One JSON document, ASCII only; of `logs` one JSON object a line. An error becomes one JSON
     /// object, the last line of standard error
     Json,
-    /// Ids only, one a line
+    /// The bare answer, one a line: ids; of a job its state; of `doctor` what does not work
     Quiet,
 }
 

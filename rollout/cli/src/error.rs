@@ -53,7 +53,7 @@ pub enum Error {
     BadSpec { errors: usize },
     #[error("the spec has {warnings} warning{}, and --deny-warnings is set", if *warnings == 1 { "" } else { "s" })]
     Warnings { warnings: usize },
-    #[error("`output.table` is relative (`{table}`), and the yard at {yard} has no access to this directory")]
+    #[error("`output.table` is relative (`{table}`), and the yard at {yard} need not be on this machine")]
     OutputRelative { table: String, yard: String },
     #[error("`output.table` has a lookup (`{table}`) and does not start with `/` or a URL scheme")]
     OutputLookup { table: String },

@@ -48,7 +48,9 @@ impl ExitStatus {
             Self::BadInput => "the command line, the spec or a file it names is wrong; nothing was started",
             Self::Unreachable => "no yard answers",
             Self::HostCannot => "this host cannot do it: privileges, kernel or cgroups are missing",
-            Self::Interrupted => "ended by Ctrl-C or SIGTERM",
+            Self::Interrupted => {
+                "Ctrl-C or SIGTERM came first; `dev`, `scheduler` and `executor` end with 0 then"
+            }
         }
     }
 }

@@ -222,7 +222,6 @@ impl From<v1::Job> for Job {
 }
 
 impl Job {
-    /// Nothing more will happen to it.
     /// As the client's yard tells it, which may have ended.
     pub fn told(job: v1::Job, yard_runs: bool) -> Self {
         Self { yard_runs, ..job.into() }
@@ -236,6 +235,7 @@ impl Job {
         format!("{} (yard is down)", self.state)
     }
 
+    /// Nothing more will happen to it.
     pub fn is_final(&self) -> bool {
         matches!(self.state.as_str(), "finished" | "cancelled")
     }

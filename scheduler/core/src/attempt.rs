@@ -2,7 +2,7 @@
 
 use rollout::failure::{Failure, Status};
 use rollout::outcome::Outcome;
-use rollout::plan::StepKind;
+use rollout::plan::{Origin, StepKind};
 use rollout::state::StepState;
 use rollout::{AttemptId, FailureCode, Millis, Timestamp};
 
@@ -10,12 +10,13 @@ use crate::cluster::Cluster;
 use crate::command::{Command, Target};
 use crate::config::{Now, REFUSAL_BACKOFF, REFUSAL_BACKOFF_MAX};
 use crate::event::{Fence, RefusalClass};
-use crate::job::{At, Detail, Exclusion, Slot};
+use crate::group::{Detail, Exclusion};
+use crate::member::{At, Member};
 use crate::node::Phase;
 use crate::record::Record;
 
 /// How a report stands to what the core knows.
-enum Standing {
+pub(crate) enum Standing {
     /// Of the attempt that runs now, from where it runs.
     Current,
     /// Its end was accepted already.
@@ -24,7 +25,7 @@ enum Standing {
 }
 
 impl Cluster {
-    fn standing(&self, fence: &Fence, attempt: AttemptId) -> Standing {
+    pub(crate) fn standing(&self, fence: &Fence, attempt: AttemptId) -> Standing {
         let at = At::of(attempt);
         if self.nodes.get(&fence.node).is_none_or(|n| n.incarnation != fence.incarnation) {
             return Standing::Stale;
@@ -92,12 +93,12 @@ impl Cluster {
             Standing::Current => match self.contradiction(attempt, &outcome) {
                 None => self.accept_end(now, attempt, outcome, kept, records),
                 // It has ended, and nothing else that is said of it counts.
-                Some(problem) => {
+                Some((code, problem)) => {
                     if kept {
                         self.outbox.push(Command::Release { to, attempt });
                     }
                     let message = format!("node {} reported an end that cannot be: {problem}", fence.node);
-                    let failure = Failure::new(FailureCode::OutcomeUnknown, message);
+                    let failure = Failure::new(code, message);
                     let unknown = Box::new(crate::lease::lost_outcome(now, failure));
                     self.accept_end(now, attempt, unknown, false, records);
                 }
@@ -112,7 +113,7 @@ impl Cluster {
         }
     }
 
-    fn contradiction(&self, attempt: AttemptId, outcome: &Outcome) -> Option<String> {
+    fn contradiction(&self, attempt: AttemptId, outcome: &Outcome) -> Option<(FailureCode, String)> {
         let job = self.jobs.get(&attempt.rollout.group.job)?;
         crate::contradiction::contradiction(job.plan.step(attempt.step), outcome)
     }
@@ -134,6 +135,7 @@ impl Cluster {
         let generation = detail.generation;
         note_end(detail, &outcome);
         let failure = outcome.failure.clone();
+        self.keep_workspace(attempt, &outcome, records);
         records.push(Record::AttemptEnded { attempt, generation, outcome, kept });
 
         if let Some(node) = self.node_of(&place.node, place.incarnation)
@@ -158,58 +160,36 @@ impl Cluster {
             }
         }
         let code = self.group_mut(at.group).and_then(|g| g.cause_code(at));
-        self.after_end(at, code, records);
-    }
-
-    /// Will a step of the chain go on in the sandbox that `at` leaves?
-    fn has_successor(&self, at: At) -> bool {
-        let Some(job) = self.jobs.get(&at.group.job) else { return false };
-        let next = job.plan.continuation(at.slot.step).map(|step| Slot { step, ..at.slot });
-        let group = job.groups.get(&at.group.index);
-        next.zip(group).is_some_and(|(next, group)| !group.state(next).is_final())
+        self.after_end(now, at, code, records);
     }
 
     /// Retry, grade again, or final.
     fn settle_failure(&mut self, now: Now, at: At, failure: &Failure, records: &mut Vec<Record>) {
-        let Some(job) = self.jobs.get_mut(&at.group.job) else { return };
-        let cancelling = job.cancel.is_some();
+        let Some(job) = self.jobs.get(&at.group.job) else { return };
+        let Some(group) = job.groups.get(&at.group.index) else { return };
+        let stopping = job.stop(group).is_some();
         let step = job.plan.step(at.slot.step);
         let (retry, regrades) = (step.retry, step.grader.as_ref().map_or(0, |g| g.regrades));
-        let is_grader = step.kind == StepKind::Grader;
-        let Some(group) = job.groups.get_mut(&at.group.index) else { return };
-        let detail = group.detail(at.slot);
+        // Graded again without the agent, and never from what the first grader left.
+        let can_regrade = step.kind == StepKind::Grader
+            && (!matches!(step.origin, Origin::Live(_)) || group.base(&job.plan, at.slot).is_some());
+        let Some(detail) = group.details.get(&at.slot) else { return };
         let consequence = failure.code.consequence();
         let infrastructure = consequence.should_retry && failure.domain.infrastructure();
-        if consequence.status == Status::Cancelled || cancelling && infrastructure {
+        if consequence.status == Status::Cancelled || stopping && infrastructure {
             self.record_state(at, StepState::Cancelled, records);
         } else if infrastructure && detail.infra_failures + detail.chain_breaks <= retry.limit {
             let wait = backoff(&retry, detail.infra_failures + detail.chain_breaks, at);
             self.restart_chain(now, at, wait, records);
-        } else if is_grader
+        } else if can_regrade
             && failure.domain == rollout::Domain::Grader
             && detail.grader_failures <= regrades
-            && !cancelling
+            && !stopping
         {
-            self.record_state(at, StepState::Ready, records);
+            self.record_state(at, StepState::Waiting, records);
         } else {
             self.record_state(at, StepState::Failed, records);
         }
-    }
-
-    /// A step is tried again. If it went on in another's sandbox, that sandbox is gone: the chain
-    /// starts again at its head.
-    pub(crate) fn restart_chain(&mut self, now: Now, at: At, wait: Millis, records: &mut Vec<Record>) {
-        let Some(job) = self.jobs.get(&at.group.job) else { return };
-        let head = job.plan.chain_head(at.slot.step);
-        let chain = job.plan.chain(head);
-        let Some(key) = self.sandbox_key(at) else { return };
-        self.free_kept(key);
-        for step in chain.into_iter().skip(1).take_while(|&s| s <= at.slot.step) {
-            let member = at.slot.member;
-            self.record_state(At { slot: Slot { member, step }, ..at }, StepState::Waiting, records);
-        }
-        let head = At { slot: Slot { member: at.slot.member, step: head }, ..at };
-        self.back_off(now, head, wait, records);
     }
 
     pub(crate) fn refused(
@@ -234,10 +214,15 @@ impl Cluster {
         let at = At::of(attempt);
         let Some(key) = self.sandbox_key(at) else { return };
         let Some(job) = self.jobs.get_mut(&at.group.job) else { return };
-        let (cancelling, retry) = (job.cancel.is_some(), job.plan.step(at.slot.step).retry);
+        let retry = job.plan.step(at.slot.step).retry;
         let Some(group) = job.groups.get_mut(&at.group.index) else { return };
+        let place = group.detail(at.slot).place.take();
+        let (predecessor, base) = place.map_or((None, None), |p| (p.continue_from, p.base));
+        let gone = class == RefusalClass::SandboxGone;
+        let bad = class == RefusalClass::CheckpointBad;
+        // A sandbox that is gone costs nothing where a checkpoint takes its place.
+        let replaced = gone && predecessor.is_some() && group.base(&job.plan, at.slot).is_some();
         let detail = group.detail(at.slot);
-        let predecessor = detail.place.take().and_then(|p| p.continue_from);
         detail.attempts -= 1;
         detail.refusals += 1;
         detail.refusal = Some(format!("node {} refused it: {message}", fence.node));
@@ -247,16 +232,17 @@ impl Cluster {
             let (node, why) = (fence.node.clone(), message.to_owned());
             detail.excluded.push(Exclusion { node, incarnation: fence.incarnation, why });
         }
-        let gone = class == RefusalClass::SandboxGone;
-        detail.chain_breaks += u32::from(gone);
-        let spent = detail.infra_failures + detail.chain_breaks > retry.limit;
+        detail.chain_breaks += u32::from(bad || gone && !replaced);
+        let spent = (gone || bad) && detail.infra_failures + detail.chain_breaks > retry.limit;
         let wait = Millis((REFUSAL_BACKOFF.0 << detail.refusals.min(6)).min(REFUSAL_BACKOFF_MAX.0));
-        if gone && spent {
-            detail.failure = Some(Failure::new(
-                FailureCode::StartFailed,
-                format!("the sandbox to go on in is gone: {message}"),
-            ));
+        if spent {
+            let (code, what) = match gone {
+                true => (FailureCode::StartFailed, "the sandbox to go on in is gone"),
+                false => (FailureCode::StorageFailed, "the checkpoint to start from is bad"),
+            };
+            detail.failure = Some(Failure::new(code, format!("{what}: {message}")));
         }
+        let stopping = job.groups.get(&at.group.index).is_some_and(|group| job.stop(group).is_some());
         records.push(Record::AttemptWithdrawn { attempt, generation: fence.generation });
         self.record_books(now, at, records);
         // A refused continuation leaves the sandbox of its predecessor as it was, unless it is gone.
@@ -275,22 +261,28 @@ impl Cluster {
                 }
             }
         }
-        if cancelling {
+        if stopping {
             self.free_kept(key);
             self.record_state(at, StepState::Cancelled, records);
-        } else if gone && spent {
+        } else if spent {
             self.record_state(at, StepState::Failed, records);
+        } else if bad {
+            if let Some(base) = base {
+                let why = format!("node {} refused it: {message}", fence.node);
+                self.drop_base(at, base, &why, records);
+            }
+            self.restart_with_maker(now, at, wait, records);
         } else if gone {
             self.restart_chain(now, at, wait, records);
         } else {
             self.back_off(now, at, wait, records);
         }
         let code = self.group_mut(at.group).and_then(|g| g.cause_code(at));
-        self.after_end(at, code, records);
+        self.after_end(now, at, code, records);
     }
 }
 
-impl crate::job::Group {
+impl crate::group::Group {
     /// The code of a step that is settled as failed; none for any other state.
     fn cause_code(&self, at: At) -> Option<FailureCode> {
         (self.state(at.slot) == StepState::Failed)
@@ -313,10 +305,12 @@ pub(crate) fn note_end(detail: &mut Detail, outcome: &Outcome) {
 
 /// Doubles from `backoff` to `max_backoff`, then less up to a quarter, drawn from the step's id:
 /// the same step waits the same time in every replay, neighbours do not wake together.
-fn backoff(retry: &rollout::plan::RetryPlan, failures: u32, at: At) -> Millis {
+pub(crate) fn backoff(retry: &rollout::plan::RetryPlan, failures: u32, at: At) -> Millis {
     let doubled = retry.backoff.0.saturating_mul(1 << failures.saturating_sub(1).min(20));
     let wait = doubled.min(retry.max_backoff.0);
-    let mut mixed = at.group.job.bits() ^ u64::from(at.group.index) << 32 ^ u64::from(at.slot.member) << 8;
+    let Member { sample, refill } = at.slot.member;
+    let mut mixed = at.group.job.bits() ^ u64::from(at.group.index) << 32 ^ u64::from(sample) << 8;
+    mixed ^= u64::from(refill) << 40;
     mixed = (mixed ^ u64::from(at.slot.step.0) ^ u64::from(failures)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     Millis(wait - (wait / 4) * (mixed >> 56) / 256)
 }

@@ -6,7 +6,9 @@ use rollout::quantity::Request;
 use rollout::state::StepState;
 
 use crate::cluster::Cluster;
-use crate::job::{At, Job};
+use crate::group::Verdict;
+use crate::job::Job;
+use crate::member::{At, Member, Slot};
 use crate::node::{Phase, add, within};
 use crate::ready::{Class, ReadyKey, ReadyQueue};
 
@@ -114,6 +116,9 @@ impl Cluster {
             let group = &job.groups[&at.group.index];
             let place = group.details.get(&at.slot).and_then(|d| d.place.as_ref());
             let running = group.state(at.slot) == StepState::Running;
+            if group.state(at.slot) == StepState::Ready && group.verdict(&job.plan, at.slot) != Verdict::Run {
+                wrong.push(format!("{} step {} is ready too early", at.rollout(), at.slot.step.0));
+            }
             if running != place.is_some() {
                 let state = group.state(at.slot);
                 wrong.push(format!(
@@ -122,12 +127,16 @@ impl Cluster {
                     at.slot.step.0
                 ));
             }
-            let ended = group.ends[at.slot.member as usize].is_some();
+            let ended = group.end_of(at.slot.member).is_some();
             if ended && !group.state(at.slot).is_final() {
                 wrong.push(format!("{} has ended, its step {} has not", at.rollout(), at.slot.step.0));
             }
         }
         for (index, group) in &job.groups {
+            let valid = group.ends.iter().flatten().filter(|end| end.reward.is_some()).count();
+            if valid != group.valid as usize {
+                wrong.push(format!("group {index} of {}: valid is {}, not {valid}", job.id, group.valid));
+            }
             if group.closed.is_some() != group.ends.iter().all(Option::is_some) {
                 wrong.push(format!("group {index} of {}: closed {:?}", job.id, group.closed));
             }
@@ -136,11 +145,11 @@ impl Cluster {
 }
 
 fn slots(job: &Job) -> impl Iterator<Item = At> {
-    job.groups.keys().flat_map(move |&index| {
-        let members = 0..job.size();
+    job.groups.iter().flat_map(move |(&index, group)| {
+        let members = group.members().chain([Member::SHARED]);
         members.flat_map(move |member| {
-            let at = move |step| At { group: job.group_id(index), slot: crate::job::Slot { member, step } };
-            job.plan.step_indices().map(at)
+            let at = move |step| At { group: job.group_id(index), slot: Slot { member, step } };
+            member.own_steps(&job.plan).map(at)
         })
     })
 }

@@ -5,14 +5,14 @@ use std::sync::Arc;
 
 use rollout::plan::JobPlan;
 use rollout::state::{JobState, StepState};
-use rollout::{
-    AttemptId, BootTime, FailureCode, GroupId, IncarnationId, JobId, Millis, NodeId, StepIndex, Timestamp,
-};
+use rollout::{AttemptId, BootTime, FailureCode, GroupId, IncarnationId, JobId, Millis, NodeId, Timestamp};
 
 use crate::command::{Command, Target};
 use crate::config::{Config, Now};
 use crate::event::{Event, ExpandedGroup, Fence};
-use crate::job::{At, Group, Job, Slot};
+use crate::group::Group;
+use crate::job::Job;
+use crate::member::{At, Member, Slot};
 use crate::node::{Node, Phase, SandboxKey};
 use crate::ready::{Class, ReadyKey, ReadyQueue};
 use crate::record::{Record, StepBooks};
@@ -54,8 +54,8 @@ impl Cluster {
             Event::JobSubmitted { job, plan, groups_total, created_at } => {
                 self.submit(job, plan, groups_total, created_at, &mut records);
             }
-            Event::JobCancelled { job, code, reason } => self.cancel(job, code, &reason, &mut records),
-            Event::GroupsExpanded { job, first, groups } => self.admit(job, first, groups, &mut records),
+            Event::JobCancelled { job, code, reason } => self.cancel(now, job, code, &reason, &mut records),
+            Event::GroupsExpanded { job, first, groups } => self.admit(now, job, first, groups, &mut records),
             Event::NodeAttached { node, incarnation, capacity, held } => {
                 self.attach(now, &node, incarnation, capacity, &held, &mut records);
             }
@@ -87,7 +87,9 @@ impl Cluster {
             Event::AttemptRefused { at, attempt, class, message } => {
                 self.refused(now, &at, attempt, class, &message, &mut records);
             }
-            Event::CheckpointTaken { .. } => {}
+            Event::CheckpointTaken { at, attempt, checkpoint } => {
+                self.checkpoint_taken(now, &at, attempt, *checkpoint, &mut records);
+            }
             Event::GroupsSealed { groups } => self.sealed(&groups, &mut records),
             Event::GroupsUnrecorded { job: id, problem } => {
                 if let Some(job) = self.jobs.get_mut(&id) {
@@ -134,7 +136,14 @@ impl Cluster {
         self.finish_if_done(id, records);
     }
 
-    fn admit(&mut self, id: JobId, first: u32, groups: Vec<ExpandedGroup>, records: &mut Vec<Record>) {
+    fn admit(
+        &mut self,
+        now: Now,
+        id: JobId,
+        first: u32,
+        groups: Vec<ExpandedGroup>,
+        records: &mut Vec<Record>,
+    ) {
         let Some(job) = self.jobs.get_mut(&id) else { return };
         if job.expanding.take().is_none() || job.next_group != first || job.state.is_final() {
             return;
@@ -145,18 +154,16 @@ impl Cluster {
         }
         let count = u32::try_from(groups.len()).unwrap_or(u32::MAX).min(job.groups_total - first);
         records.push(Record::GroupsAdmitted { job: id, first, count });
-        let (size, steps) = (job.size(), job.plan.steps.len());
+        let (started, steps) = (job.started(), job.plan.steps.len());
         job.next_group += count;
-        job.alive += count * size;
+        job.alive += count * started;
         let mut fresh = Vec::new();
         for (index, expanded) in (first..first + count).zip(groups) {
-            job.groups.insert(index, Group::new(expanded, size, steps));
+            job.groups.insert(index, Group::new(expanded, started, steps));
             fresh.push(job.group_id(index));
         }
         for group in fresh {
-            for member in 0..size {
-                self.advance(group, member, records);
-            }
+            self.advance(now, group, Member::SHARED, records);
         }
     }
 
@@ -210,6 +217,7 @@ impl Cluster {
             chain_breaks: detail.chain_breaks,
             refusals: detail.refusals,
             not_before: waits.then(|| now.wall_at(detail.not_before)),
+            anew: detail.anew,
         };
         records.push(Record::StepBooks { rollout: at.rollout(), step: at.slot.step, books });
     }
@@ -249,7 +257,7 @@ impl Cluster {
     }
 
     /// Stops the job: nothing more is admitted or placed, running steps are killed.
-    fn cancel(&mut self, id: JobId, code: FailureCode, reason: &str, records: &mut Vec<Record>) {
+    fn cancel(&mut self, now: Now, id: JobId, code: FailureCode, reason: &str, records: &mut Vec<Record>) {
         let Some(job) = self.jobs.get_mut(&id) else { return };
         if job.state.is_final() || job.cancel.is_some() {
             return;
@@ -264,24 +272,32 @@ impl Cluster {
             reason: reason.to_owned(),
             cancel_code: Some(code),
         });
-        let steps: Vec<StepIndex> = job.plan.step_indices().collect();
-        let live: Vec<(GroupId, u32)> = job
-            .groups
-            .iter()
-            .flat_map(|(&index, group)| {
-                let open = group.ends.iter().enumerate().filter(|(_, end)| end.is_none());
-                open.map(move |(member, _)| (index, u32::try_from(member).unwrap_or(u32::MAX)))
-            })
-            .map(|(index, member)| (GroupId { job: id, index }, member))
-            .collect();
-        for (group, member) in live {
-            for &step in &steps {
-                let at = At { group, slot: Slot { member, step } };
-                self.cancel_step(at, code, reason, records);
-            }
-            self.advance(group, member, records);
+        let groups: Vec<GroupId> = job.groups.keys().map(|&index| GroupId { job: id, index }).collect();
+        for group in groups {
+            self.stop_group(now, group, code, reason, records);
         }
         self.finish_if_done(id, records);
+    }
+
+    /// Kills and cancels what is left of the open rollouts of a group.
+    pub(crate) fn stop_group(
+        &mut self,
+        now: Now,
+        id: GroupId,
+        code: FailureCode,
+        reason: &str,
+        records: &mut Vec<Record>,
+    ) {
+        let Some(job) = self.jobs.get(&id.job) else { return };
+        let Some(group) = job.groups.get(&id.index) else { return };
+        let plan = job.plan.clone();
+        let open: Vec<Member> = group.members().filter(|&member| group.end_of(member).is_none()).collect();
+        for member in [Member::SHARED].into_iter().chain(open) {
+            for step in member.own_steps(&plan) {
+                self.cancel_step(At { group: id, slot: Slot { member, step } }, code, reason, records);
+            }
+        }
+        self.advance(now, id, Member::SHARED, records);
     }
 
     fn cancel_step(&mut self, at: At, code: FailureCode, reason: &str, records: &mut Vec<Record>) {

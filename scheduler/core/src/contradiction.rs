@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 
+use rollout::FailureCode;
 use rollout::outcome::Outcome;
 use rollout::plan::StepPlan;
 use rollout::text::shown;
@@ -9,8 +10,17 @@ use rollout::text::shown;
 /// Characters of a reported name that are repeated.
 const SHOWN_CHARS_MAX: usize = 64;
 
-/// What of `outcome` no attempt of `step` can end with; none if all of it can be.
-pub(crate) fn contradiction(step: &StepPlan, outcome: &Outcome) -> Option<String> {
+/// What of `outcome` no attempt of `step` can end with, and what the attempt ends with instead; none
+/// if all of it can be.
+pub(crate) fn contradiction(step: &StepPlan, outcome: &Outcome) -> Option<(FailureCode, String)> {
+    if step.checkpoint.after && outcome.failure.is_none() && outcome.checkpoint.is_none() {
+        return Some((FailureCode::StorageFailed, "its workspace was to be saved and is not".to_owned()));
+    }
+    let problem = impossible(step, outcome)?;
+    Some((FailureCode::OutcomeUnknown, problem))
+}
+
+fn impossible(step: &StepPlan, outcome: &Outcome) -> Option<String> {
     match (&step.grader, &outcome.reward) {
         (None, Some(_)) => return Some("a reward, and the step is no grader".to_owned()),
         (Some(_), None) if outcome.failure.is_none() => {

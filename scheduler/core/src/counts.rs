@@ -35,18 +35,15 @@ impl Cluster {
     /// None if the job is not in memory (finished before the last restart, or unknown).
     pub fn counts(&self, job: JobId) -> Option<Counts> {
         let job = self.jobs.get(&job)?;
-        let size = u64::from(job.size());
-        let count = |state| {
-            let states = job.groups.values().flat_map(|g| &g.states);
-            states.filter(|s| **s == state).count() as u64
-        };
+        let started = u64::from(job.started());
+        let count = |state| job.groups.values().map(|g| g.count(state) as u64).sum();
         Some(Counts {
             state: job.state,
             reason: job.reason.clone(),
             groups_total: u64::from(job.groups_total),
             groups_sealed: u64::from(job.groups_sealed),
-            rollouts_total: u64::from(job.groups_total) * size,
-            rollouts_admitted: u64::from(job.next_group) * size,
+            rollouts_total: u64::from(job.groups_total) * started,
+            rollouts_admitted: u64::from(job.next_group) * started,
             steps_running: count(StepState::Running),
             steps_ready: count(StepState::Ready),
             totals: job.totals.clone(),

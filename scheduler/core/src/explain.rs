@@ -1,14 +1,17 @@
 //! Why is it not running? Answered by the predicates that decide.
 
+use std::collections::BTreeSet;
+
 use serde::Serialize;
 
-use rollout::plan::Origin;
 use rollout::state::{JobState, StepState};
 use rollout::{JobId, Resources, RolloutId, StepIndex};
 
 use crate::cluster::Cluster;
 use crate::config::Now;
-use crate::job::{At, Group, Job, Slot};
+use crate::group::Group;
+use crate::job::Job;
+use crate::member::{At, Member};
 use crate::node::{Node, Phase, within};
 use crate::placement::{memory_asked, never_runs};
 
@@ -60,9 +63,11 @@ impl Cluster {
             Target::Step(id, step) => {
                 let job = self.jobs.get(&id.group.job)?;
                 let group = job.groups.get(&id.group.index)?;
-                let at = At { group: id.group, slot: Slot { member: id.sample, step } };
-                let holds = group.holds(at.slot) && usize::from(step.0) < job.plan.steps.len();
-                vec![holds.then(|| self.explain_step(now, job, group, at))?]
+                let member = Member::of(id);
+                let is_there = usize::from(step.0) < job.plan.steps.len() && group.has(member);
+                (is_there && (!member.is_shared() || member.runs(&job.plan, step))).then_some(())?;
+                let at = At { group: id.group, slot: member.slot(&job.plan, step) };
+                vec![self.explain_step(now, job, group, at)]
             }
         };
         Some(Explanation::from_facts(facts))
@@ -83,7 +88,7 @@ impl Cluster {
         if self.nodes.values().all(|n| !n.attached) && !job.state.is_final() {
             facts.push(no_executor());
         }
-        let count = |state| job.groups.values().flat_map(|g| &g.states).filter(|s| **s == state).count();
+        let count = |state| job.groups.values().map(|g| g.count(state)).sum::<usize>();
         let (running, ready) = (count(StepState::Running), count(StepState::Ready));
         let left = job.groups_total - job.next_group;
         facts.push(fact(
@@ -95,13 +100,13 @@ impl Cluster {
             ),
         ));
         let max = job.plan.admission.max_running;
-        if left > 0 && max.saturating_sub(job.alive) < job.size() {
+        if left > 0 && max.saturating_sub(job.alive) < job.started() {
             facts.push(fact(
                 "max_running",
                 format!(
                     "{} rollouts are alive; the next group of {} waits for max_running {max}",
                     job.alive,
-                    job.size()
+                    job.started()
                 ),
             ));
         }
@@ -123,7 +128,7 @@ impl Cluster {
     }
 
     fn explain_rollout(&self, now: Now, job: &Job, group: &Group, id: RolloutId) -> Vec<Fact> {
-        if let Some(Some(end)) = group.ends.get(id.sample as usize) {
+        if let Some(end) = group.end_of(Member::of(id)) {
             let failure =
                 end.failure.as_ref().map_or(String::new(), |f| format!(": {} ({})", f.code, f.message));
             let text = format!(
@@ -132,8 +137,14 @@ impl Cluster {
             );
             return vec![fact("final", text)];
         }
-        let slots = job.plan.step_indices().map(|step| Slot { member: id.sample, step });
-        let open = slots.filter(|&slot| group.holds(slot) && !group.state(slot).is_final());
+        let member = Member::of(id);
+        if !group.has(member) {
+            return vec![fact("final", "the rollout was replaced by a refill".to_owned())];
+        }
+        let steps =
+            job.plan.step_indices().filter(|&step| !member.is_shared() || member.runs(&job.plan, step));
+        let slots = steps.map(|step| member.slot(&job.plan, step));
+        let open = slots.filter(|&slot| !group.state(slot).is_final());
         open.map(|slot| self.explain_step(now, job, group, At { group: id.group, slot })).collect()
     }
 
@@ -143,9 +154,11 @@ impl Cluster {
         let detail = group.details.get(&at.slot);
         let mut found = match group.state(at.slot) {
             StepState::Waiting => {
-                let open =
-                    step.needs.iter().filter(|&&n| !group.state(Slot { step: n, ..at.slot }).is_final());
-                let names: Vec<String> = open.map(|&n| format!("`{}`", job.plan.step(n).name)).collect();
+                let awaited = step.needs.iter().copied().chain(step.origin.step());
+                let open = awaited.filter(|&n| !group.state(at.slot.member.slot(&job.plan, n)).is_final());
+                let open: BTreeSet<StepIndex> = open.collect();
+                let names: Vec<String> =
+                    open.into_iter().map(|n| format!("`{}`", job.plan.step(n).name)).collect();
                 fact("needs", format!("step `{name}` waits for {}", names.join(", ")))
             }
             StepState::Backoff => {
@@ -182,7 +195,7 @@ impl Cluster {
     fn explain_ready(&self, job: &Job, group: &Group, at: At) -> Fact {
         let name = &job.plan.step(at.slot.step).name;
         let resources = job.resources(group, at.slot.step);
-        if let (Origin::Live(_), Some(key)) = (job.plan.step(at.slot.step).origin, self.sandbox_key(at)) {
+        if let Some(key) = self.sandbox_key(at).filter(|_| group.continues(&job.plan, at.slot)) {
             let kept = |n: &&Node| n.sandboxes.get(&key).is_some_and(|r| r.phase == Phase::Kept);
             return match self.nodes.values().find(kept) {
                 Some(node) if !node.attached => {

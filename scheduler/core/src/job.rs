@@ -1,24 +1,18 @@
 //! A job in memory: a cursor over its rows and the window of live groups.
-//!
-//! Steps of a group live in one flat array of states (a byte each, member after member). Only a
-//! step that was tried has a [`Detail`].
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use rollout::failure::Failure;
-use rollout::outcome::Reward;
-use rollout::plan::{JobPlan, OnAgentTimeout, StepKind};
-use rollout::state::{GroupClosedAs, JobState, StepState};
-use rollout::{
-    AttemptId, BootTime, FailureCode, Generation, GroupId, IncarnationId, JobId, NodeId, Resources,
-    RolloutId, StepIndex, Timestamp,
-};
+use rollout::plan::JobPlan;
+use rollout::state::JobState;
+use rollout::{FailureCode, GroupId, JobId, Resources, StepIndex, Timestamp};
 
 use crate::breaker::Breaker;
-use crate::event::ExpandedGroup;
-use crate::record::RolloutEnd;
+use crate::group::Group;
 use crate::totals::Totals;
+
+/// What the members that were started beyond `group.size` are cancelled with.
+const ENOUGH: &str = "its group has all the valid members it asks for";
 
 #[derive(Debug)]
 pub(crate) struct Job {
@@ -52,94 +46,6 @@ pub(crate) enum Hold {
     Breaker,
 }
 
-#[derive(Debug)]
-pub(crate) struct Group {
-    pub expanded: ExpandedGroup,
-    /// members x steps.
-    pub states: Vec<StepState>,
-    pub details: BTreeMap<Slot, Detail>,
-    pub ends: Vec<Option<RolloutEnd>>,
-    pub closed: Option<(i64, GroupClosedAs)>,
-}
-
-/// A step of a member of a group.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Slot {
-    pub member: u32,
-    pub step: StepIndex,
-}
-
-/// Where a step is, in the whole yard.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct At {
-    pub group: GroupId,
-    pub slot: Slot,
-}
-
-impl At {
-    pub fn rollout(self) -> RolloutId {
-        RolloutId { group: self.group, sample: self.slot.member, refill: 0 }
-    }
-    pub fn of(attempt: AttemptId) -> Self {
-        let RolloutId { group, sample, .. } = attempt.rollout;
-        Self { group, slot: Slot { member: sample, step: attempt.step } }
-    }
-    pub fn attempt(self, attempt: u32) -> AttemptId {
-        AttemptId { rollout: self.rollout(), step: self.slot.step, attempt }
-    }
-}
-
-/// What is known of a step that was tried.
-#[derive(Debug, Clone, Default)]
-pub(crate) struct Detail {
-    /// Attempts placed and not withdrawn.
-    pub attempts: u32,
-    pub generation: Generation,
-    /// Ended attempts that failed in an infrastructure domain, and in the grader's.
-    pub infra_failures: u32,
-    pub grader_failures: u32,
-    /// Chains that had to start again because of this step, without an attempt to show for it.
-    pub chain_breaks: u32,
-    pub refusals: u32,
-    /// Refused as `NeverFits`: one entry a node, of its last life that did. Another life may offer
-    /// more.
-    pub excluded: Vec<Exclusion>,
-    /// Refused last, for lack of room.
-    pub avoid: Option<NodeId>,
-    /// What the node said that refused it last; until it is placed again.
-    pub refusal: Option<String>,
-    pub not_before: BootTime,
-    pub place: Option<Place>,
-    /// Of the last ended attempt.
-    pub failure: Option<Failure>,
-    pub reward: Option<Reward>,
-}
-
-/// A life of a node that will never take a step, and what it said.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Exclusion {
-    pub node: NodeId,
-    pub incarnation: IncarnationId,
-    pub why: String,
-}
-
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Place {
-    pub node: NodeId,
-    pub incarnation: IncarnationId,
-    pub continue_from: Option<AttemptId>,
-    pub started: bool,
-}
-
-/// What a settled step means for the steps that need it.
-#[derive(Debug, Clone, PartialEq)]
-pub(crate) enum Verdict {
-    Wait,
-    Run,
-    /// Never runs; why.
-    Skip,
-}
-
 impl Job {
     pub fn new(id: JobId, plan: Arc<JobPlan>, groups_total: u32, created_at: Timestamp) -> Self {
         Self {
@@ -163,8 +69,15 @@ impl Job {
         }
     }
 
-    pub fn size(&self) -> u32 {
-        self.plan.group.size
+    /// Members that start with a group.
+    pub fn started(&self) -> u32 {
+        self.plan.group.started()
+    }
+
+    /// Why the steps of a group are to stop, if they are.
+    pub fn stop(&self, group: &Group) -> Option<(FailureCode, String)> {
+        let enough = || (FailureCode::Straggler, ENOUGH.to_owned());
+        self.cancel.clone().or_else(|| (group.valid >= self.plan.group.size).then(enough))
     }
 
     /// May new attempts be placed and new groups be admitted?
@@ -194,89 +107,5 @@ impl Job {
     pub fn success_at(&self) -> f64 {
         let graders = self.plan.steps.iter().rev().find_map(|s| s.grader.as_ref());
         graders.map_or(1.0, rollout::plan::GraderPlan::success_at)
-    }
-}
-
-impl Group {
-    pub fn new(expanded: ExpandedGroup, members: u32, steps: usize) -> Self {
-        Self {
-            expanded,
-            states: vec![StepState::Waiting; members as usize * steps],
-            details: BTreeMap::new(),
-            ends: vec![None; members as usize],
-            closed: None,
-        }
-    }
-
-    fn index(&self, slot: Slot) -> usize {
-        let steps = self.states.len() / self.ends.len();
-        slot.member as usize * steps + usize::from(slot.step.0)
-    }
-
-    pub fn holds(&self, slot: Slot) -> bool {
-        (slot.member as usize) < self.ends.len() && self.index(slot) < self.states.len()
-    }
-
-    pub fn state(&self, slot: Slot) -> StepState {
-        self.states[self.index(slot)]
-    }
-
-    pub fn set_state(&mut self, slot: Slot, state: StepState) {
-        let index = self.index(slot);
-        self.states[index] = state;
-    }
-
-    pub fn detail(&mut self, slot: Slot) -> &mut Detail {
-        self.details.entry(slot).or_default()
-    }
-
-    /// The failure that kept `slot` from succeeding: its own, or the one it was skipped for.
-    pub fn cause(&self, plan: &JobPlan, slot: Slot) -> Option<&Failure> {
-        self.cause_beyond(plan, slot, &mut BTreeSet::new())
-    }
-
-    /// Every step is looked at once: a graph has many more ways through it than steps.
-    fn cause_beyond(&self, plan: &JobPlan, slot: Slot, seen: &mut BTreeSet<StepIndex>) -> Option<&Failure> {
-        match self.state(slot) {
-            StepState::Failed => self.details.get(&slot)?.failure.as_ref(),
-            StepState::Skipped if seen.insert(slot.step) => {
-                let needs = &plan.step(slot.step).needs;
-                needs.iter().find_map(|&need| self.cause_beyond(plan, Slot { step: need, ..slot }, seen))
-            }
-            _ => None,
-        }
-    }
-
-    /// May this waiting step run now?
-    pub fn verdict(&self, plan: &JobPlan, slot: Slot) -> Verdict {
-        let step = plan.step(slot.step);
-        let needs = step.needs.iter().map(|&need| Slot { step: need, ..slot });
-        if needs.clone().any(|need| !self.state(need).is_final()) {
-            return Verdict::Wait;
-        }
-        for need in needs {
-            match self.state(need) {
-                StepState::Succeeded => continue,
-                StepState::Cancelled => return Verdict::Skip,
-                _ => {}
-            }
-            // Only graders run after a failure, and only one that may be graded.
-            let gradable = self.cause(plan, need).is_some_and(|f| f.code.consequence().should_grade);
-            if step.kind != StepKind::Grader || !gradable {
-                return Verdict::Skip;
-            }
-        }
-        if self.after_agent_timeout(plan, slot).is_some() { Verdict::Skip } else { Verdict::Run }
-    }
-
-    /// What the grader at `slot` was told to do instead of grading, if its agent timed out.
-    pub fn after_agent_timeout(&self, plan: &JobPlan, slot: Slot) -> Option<OnAgentTimeout> {
-        let step = plan.step(slot.step);
-        let rule = step.grader.as_ref()?.on_agent_timeout;
-        let timed_out = step.needs.iter().any(|&need| {
-            let cause = self.cause(plan, Slot { step: need, ..slot });
-            cause.is_some_and(|f| f.code == FailureCode::AgentTimeout)
-        });
-        (rule != OnAgentTimeout::Grade && timed_out).then_some(rule)
     }
 }

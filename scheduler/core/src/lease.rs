@@ -4,14 +4,14 @@ use std::collections::BTreeSet;
 
 use rollout::failure::Failure;
 use rollout::outcome::{Outcome, Times};
-use rollout::state::{JobState, StepState};
-use rollout::{AttemptId, BootTime, FailureCode, IncarnationId, Millis, NodeId};
+use rollout::state::JobState;
+use rollout::{BootTime, FailureCode, IncarnationId, NodeId};
 
 use crate::cluster::Cluster;
 use crate::command::Command;
 use crate::config::Now;
 use crate::event::{Capacity, Held, Measured};
-use crate::job::{At, Hold};
+use crate::job::Hold;
 use crate::node::{Node, Phase};
 use crate::record::{LeaseState, Record};
 
@@ -106,50 +106,6 @@ impl Cluster {
             let outcome = lost_outcome(now, Failure::new(FailureCode::NodeLost, message));
             self.accept_end(now, reservation.attempt, Box::new(outcome), false, records);
         }
-    }
-
-    /// A sandbox that waited for the next step is gone. If a step was going to use it, the chain
-    /// starts again, at the expense of that step.
-    pub(crate) fn kept_lost(
-        &mut self,
-        now: Now,
-        head: rollout::StepIndex,
-        left_by: AttemptId,
-        records: &mut Vec<Record>,
-    ) {
-        let at = At::of(left_by);
-        let Some(job) = self.jobs.get(&at.group.job) else { return };
-        let chain = job.plan.chain(head);
-        let next = chain.into_iter().find(|&s| s > at.slot.step);
-        let Some(next) = next.map(|step| At { slot: crate::job::Slot { step, ..at.slot }, ..at }) else {
-            return;
-        };
-        let Some(group) = self.group_mut(at.group) else { return };
-        if group.state(next.slot).is_final() {
-            return;
-        }
-        self.continue_elsewhere(now, next, records);
-    }
-
-    /// `at` cannot go on in the sandbox it was to use.
-    pub(crate) fn continue_elsewhere(&mut self, now: Now, at: At, records: &mut Vec<Record>) {
-        let Some(job) = self.jobs.get_mut(&at.group.job) else { return };
-        let limit = job.plan.step(at.slot.step).retry.limit;
-        let Some(group) = job.groups.get_mut(&at.group.index) else { return };
-        let detail = group.detail(at.slot);
-        detail.chain_breaks += 1;
-        let spent = detail.infra_failures + detail.chain_breaks > limit;
-        if spent {
-            let message = "the sandbox to go on in was lost more often than `retry.limit` allows";
-            detail.failure = Some(Failure::new(FailureCode::NodeLost, message));
-        }
-        self.record_books(now, at, records);
-        if !spent {
-            self.restart_chain(now, at, Millis(0), records);
-            return;
-        }
-        self.record_state(at, StepState::Failed, records);
-        self.after_end(at, Some(FailureCode::NodeLost), records);
     }
 }
 

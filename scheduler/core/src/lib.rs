@@ -22,8 +22,10 @@ mod contradiction;
 pub mod counts;
 pub mod event;
 pub mod explain;
+mod group;
 mod job;
 mod lease;
+mod member;
 pub mod model;
 mod node;
 mod placement;
@@ -35,6 +37,7 @@ mod restore;
 mod settle;
 pub mod snapshot;
 pub mod totals;
+mod workspace;
 
 pub use cluster::Cluster;
 pub use command::Command;

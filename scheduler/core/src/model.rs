@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use rollout::checkpoint::CheckpointId;
 use rollout::plan::JobPlan;
 use rollout::state::{GroupClosedAs, JobState, StepState};
 use rollout::{
@@ -14,9 +15,11 @@ use crate::breaker::Breaker;
 use crate::cluster::Cluster;
 use crate::config::{BREAKER_WINDOW, Now};
 use crate::event::ExpandedGroup;
-use crate::job::At;
+use crate::member::At;
 use crate::record::{BreakerEnd, Record, RolloutEnd, StepBooks};
-use crate::snapshot::{AttemptSnapshot, GroupSnapshot, JobSnapshot, NodeSnapshot, RolloutSnapshot, Snapshot};
+use crate::snapshot::{
+    AttemptSnapshot, CheckpointSnapshot, GroupSnapshot, JobSnapshot, NodeSnapshot, RolloutSnapshot, Snapshot,
+};
 use crate::totals::{Totals, is_success};
 
 #[derive(Debug, Default)]
@@ -25,6 +28,7 @@ pub struct Stored {
     groups: BTreeMap<GroupId, Option<(i64, GroupClosedAs)>>,
     sealed: BTreeMap<JobId, u32>,
     pub attempts: BTreeMap<AttemptId, AttemptSnapshot>,
+    pub checkpoints: BTreeMap<(AttemptId, u32), CheckpointSnapshot>,
     withdrawn: BTreeMap<(RolloutId, StepIndex), Generation>,
     books: BTreeMap<(RolloutId, StepIndex), StepBooks>,
     breaker_ends: BTreeMap<(JobId, StepIndex), Vec<BreakerEnd>>,
@@ -88,11 +92,27 @@ impl Stored {
                     stored.next_group = first + count;
                 }
             }
-            Record::AttemptPlaced { attempt, generation, node, incarnation, continue_from } => {
-                let (outcome, kept) = (None, false);
-                let stored =
-                    AttemptSnapshot { attempt, generation, node, incarnation, continue_from, outcome, kept };
+            Record::AttemptPlaced { attempt, generation, node, incarnation, continue_from, base } => {
+                let stored = AttemptSnapshot {
+                    attempt,
+                    generation,
+                    node,
+                    incarnation,
+                    continue_from,
+                    base,
+                    outcome: None,
+                    kept: false,
+                };
                 self.attempts.insert(attempt, stored);
+            }
+            Record::CheckpointTaken { attempt, ordinal, kind, checkpoint } => {
+                let stored = CheckpointSnapshot { attempt, ordinal, kind, checkpoint };
+                let old = self.checkpoints.insert((attempt, ordinal), stored);
+                assert!(old.is_none(), "{attempt} took checkpoint {ordinal} twice");
+            }
+            Record::CheckpointRemoved { attempt, ordinal, .. } => {
+                let old = self.checkpoints.remove(&(attempt, ordinal));
+                assert!(old.is_some(), "checkpoint {ordinal} of {attempt} is not there");
             }
             Record::AttemptStarted { .. } => {}
             Record::AttemptEnded { attempt, outcome, kept, .. } => {
@@ -153,8 +173,9 @@ impl Stored {
             index: group.index,
             expanded: ExpandedGroup { resources: None, broken: None },
             closed: *closed,
-            rollouts: (0..job.plan.group.size)
+            rollouts: (0..job.plan.group.started())
                 .map(|sample| self.rollout_of(RolloutId { group: *group, sample, refill: 0 }))
+                .chain([self.rollout_of(RolloutId::shared(*group))])
                 .collect(),
         };
         self.groups.range(range).map(group).collect()
@@ -171,6 +192,11 @@ impl Stored {
             attempts: self.attempts.range(first..=last).map(|(_, a)| a.clone()).collect(),
             generations: self.withdrawn.range(all.clone()).map(|((_, step), g)| (*step, *g)).collect(),
             books: self.books.range(all).map(|((_, step), books)| (*step, *books)).collect(),
+            checkpoints: self
+                .checkpoints
+                .range((first, 0)..=(last, u32::MAX))
+                .map(|(_, checkpoint)| checkpoint.clone())
+                .collect(),
         }
     }
 
@@ -187,7 +213,7 @@ impl Stored {
         for index in 0..job.next_group {
             let group = GroupId { job: id, index };
             let mut members = Vec::new();
-            for sample in 0..job.plan.group.size {
+            for sample in 0..job.plan.group.started() {
                 let rollout = RolloutId { group, sample, refill: 0 };
                 if let Some(end) = self.ends.get(&rollout).and_then(|ends| ends.last()) {
                     totals.add_rollout(rollout, end, success_at);
@@ -215,12 +241,19 @@ pub struct Patience {
     /// Attempts, infrastructure failures, grader failures, chain breaks and refusals of every open
     /// step that has any.
     tries: BTreeMap<(RolloutId, StepIndex), [u32; 5]>,
+    /// What each step left and saved on its way, and whether it takes a new sandbox.
+    workspaces: BTreeMap<(RolloutId, StepIndex), (Vec<CheckpointId>, bool)>,
 }
 
 impl Patience {
     /// Of the unfinished jobs at `now`.
     pub fn of(cluster: &Cluster, now: Now) -> Self {
-        let mut found = Self { breakers: BTreeMap::new(), backoff: BTreeMap::new(), tries: BTreeMap::new() };
+        let mut found = Self {
+            breakers: BTreeMap::new(),
+            backoff: BTreeMap::new(),
+            tries: BTreeMap::new(),
+            workspaces: BTreeMap::new(),
+        };
         for job in cluster.jobs.values().filter(|job| !job.state.is_final()) {
             found.breakers.extend(job.breakers.iter().map(|(&step, b)| ((job.id, step), b.clone())));
             for (&index, group) in &job.groups {
@@ -229,6 +262,11 @@ impl Patience {
                     let tries = [d.attempts, d.infra_failures, d.grader_failures, d.chain_breaks, d.refusals];
                     if tries != [0; 5] {
                         found.tries.insert(key, tries);
+                    }
+                    let saved = d.checkpoint.as_deref().into_iter().chain(&d.taken);
+                    let saved: Vec<CheckpointId> = saved.map(|saved| saved.id).collect();
+                    if d.anew || !saved.is_empty() {
+                        found.workspaces.insert(key, (saved, d.anew));
                     }
                     if group.state(slot) == StepState::Backoff && d.not_before > now.boot {
                         found.backoff.insert(key, d.not_before);

@@ -8,7 +8,7 @@ use rollout::{
 };
 
 use crate::event::{Capacity, Held, Measured};
-use crate::job::{Detail, Exclusion};
+use crate::group::{Detail, Exclusion};
 
 #[derive(Debug)]
 pub(crate) struct Node {

@@ -9,7 +9,9 @@ use rollout::{NodeId, Resources};
 use crate::cluster::Cluster;
 use crate::command::{Command, Target};
 use crate::config::{Now, PLACEMENTS_PER_PASS_MAX};
-use crate::job::{At, Detail, Hold, Place};
+use crate::group::{Detail, Place};
+use crate::job::Hold;
+use crate::member::At;
 use crate::node::{Node, Phase, Reservation, SandboxKey};
 use crate::ready::{Class, Walk};
 use crate::record::Record;
@@ -103,10 +105,10 @@ impl Cluster {
                 walk.skip_job(&self.ready, class, key);
                 continue;
             };
-            let Some(group) = job.groups.get(&key.group) else {
+            if !job.groups.contains_key(&key.group) {
                 walk.go_on(&self.ready, class, key);
                 continue;
-            };
+            }
             if class == Class::Continues {
                 let went_on = self.continue_live(now, at, records, commands);
                 placed += usize::from(went_on == WentOn::There);
@@ -115,6 +117,13 @@ impl Cluster {
                 walk.go_on(&self.ready, class, key);
                 continue;
             }
+            if self.lacks_base(now, at, records) {
+                pass.again = true;
+                walk.go_on(&self.ready, class, key);
+                continue;
+            }
+            let Some(job) = self.jobs.get(&key.job) else { continue };
+            let Some(group) = job.groups.get(&key.group) else { continue };
             let resources = job.resources(group, at.slot.step);
             let detail = group.details.get(&at.slot);
             let best = self.nodes.values().filter_map(|n| Score::of(n, at, &resources, detail)).min();
@@ -166,12 +175,12 @@ impl Cluster {
     ) {
         let Some(key) = self.sandbox_key(at) else { return };
         self.set_state(at, StepState::Running);
-        let Some(keep) = self.jobs.get(&at.group.job).map(|j| j.plan.continuation(at.slot.step).is_some())
-        else {
-            return;
-        };
         let Some(incarnation) = self.nodes.get(node).map(|n| n.incarnation) else { return };
-        let Some(group) = self.group_mut(at.group) else { return };
+        let Some(job) = self.jobs.get_mut(&at.group.job) else { return };
+        let keep = job.plan.continuation(at.slot.step).is_some();
+        let Some(group) = job.groups.get_mut(&at.group.index) else { return };
+        let base = group.base(&job.plan, at.slot).filter(|_| continue_from.is_none());
+        let (base_id, base) = base.map(|saved| (saved.id, saved.checkpoint.clone())).unzip();
         let detail = group.detail(at.slot);
         let attempt = at.attempt(detail.attempts);
         detail.attempts += 1;
@@ -179,7 +188,8 @@ impl Cluster {
         detail.avoid = None;
         detail.refusal = None;
         let generation = detail.generation;
-        detail.place = Some(Place { node: node.clone(), incarnation, continue_from, started: false });
+        let place = Place { node: node.clone(), incarnation, continue_from, base: base_id, started: false };
+        detail.place = Some(place);
         if let Some(node) = self.nodes.get_mut(node) {
             node.reserve(key, Reservation { charge, attempt, generation, phase });
         }
@@ -189,9 +199,11 @@ impl Cluster {
             node: node.clone(),
             incarnation,
             continue_from,
+            base: base_id,
         });
         let to = Target { node: node.clone(), incarnation, generation };
-        commands.push(Command::Start { to, attempt, continue_from, keep, base: None });
+        let base = base.map(|checkpoint| Box::new((*checkpoint).clone()));
+        commands.push(Command::Start { to, attempt, continue_from, keep, base });
     }
 
     /// If there are nodes but none could ever hold the step, the job is held and says so. True if

@@ -22,7 +22,7 @@ impl Cluster {
     pub fn plan(&mut self, now: Now) -> Plan {
         let mut plan = Plan::default();
         self.expire(now, &mut plan.records);
-        self.wake_backoffs(now);
+        self.wake_backoffs(now, &mut plan.records);
         let placed = self.place(now, &mut plan.records, &mut plan.commands);
         plan.looked_at = placed.looked_at;
         self.expand(&mut plan.commands);
@@ -34,12 +34,14 @@ impl Cluster {
         plan
     }
 
-    fn wake_backoffs(&mut self, now: Now) {
+    fn wake_backoffs(&mut self, now: Now, records: &mut Vec<Record>) {
         while let Some(&(due, at)) = self.backoff.first() {
             if due > now.boot {
                 break;
             }
-            self.set_state(at, StepState::Ready);
+            // What it starts from may have to be made again meanwhile.
+            self.set_state(at, StepState::Waiting);
+            self.advance(now, at.group, at.slot.member, records);
         }
     }
 
@@ -50,7 +52,7 @@ impl Cluster {
             if !job.places() || job.expanding.is_some() || unsealed >= UNSEALED_GROUPS_MAX {
                 continue;
             }
-            let room = job.plan.admission.max_running.saturating_sub(job.alive) / job.size();
+            let room = job.plan.admission.max_running.saturating_sub(job.alive) / job.started();
             let left = job.groups_total - job.next_group;
             let count = room.min(left).min(EXPAND_GROUPS_MAX);
             if count > 0 {

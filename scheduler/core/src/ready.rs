@@ -8,11 +8,15 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
 
-use rollout::plan::Origin;
 use rollout::quantity::Request;
 use rollout::{Bytes, GroupId, IncarnationId, JobId, NodeId, StepIndex, Timestamp};
 
-use crate::job::{At, Group, Job, Slot};
+use crate::group::Group;
+use crate::job::Job;
+use crate::member::{At, Member, Slot};
+
+const MEMBER_FIRST: Member = Member { sample: 0, refill: 0 };
+const MEMBER_LAST: Member = Member { sample: u32::MAX, refill: u32::MAX };
 
 /// Order of placement: priority, then the older job, then the earlier group (steps of admitted
 /// groups precede new ones), then the later step (finish what was begun), then the member.
@@ -23,7 +27,7 @@ pub(crate) struct ReadyKey {
     pub job: JobId,
     pub group: u32,
     pub step: Reverse<StepIndex>,
-    pub member: u32,
+    pub member: Member,
 }
 
 impl ReadyKey {
@@ -45,7 +49,7 @@ impl ReadyKey {
 
     /// Behind every step of its job: the steps of a job are neighbours.
     fn end_of_job(self) -> Self {
-        Self { group: u32::MAX, step: Reverse(StepIndex(0)), member: u32::MAX, ..self }
+        Self { group: u32::MAX, step: Reverse(StepIndex(0)), member: MEMBER_LAST, ..self }
     }
 }
 
@@ -65,7 +69,7 @@ pub(crate) enum Class {
 
 impl Class {
     pub fn of(job: &Job, group: &Group, at: At) -> Self {
-        if let Origin::Live(_) = job.plan.step(at.slot.step).origin {
+        if group.continues(&job.plan, at.slot) {
             return Self::Continues;
         }
         let resources = job.resources(group, at.slot.step);
@@ -101,7 +105,8 @@ impl ReadyQueue {
 
     /// The first step of a job in order of placement.
     pub fn first_of(&self, job: &Job) -> Option<At> {
-        let member = At { group: job.group_id(0), slot: Slot { member: 0, step: StepIndex(u8::MAX) } };
+        let member =
+            At { group: job.group_id(0), slot: Slot { member: MEMBER_FIRST, step: StepIndex(u8::MAX) } };
         let first = ReadyKey::of(job, member);
         let found = self.0.values().filter_map(|keys| keys.range(first..=first.end_of_job()).next());
         found.min().map(|key| key.at())

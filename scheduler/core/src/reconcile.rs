@@ -10,8 +10,8 @@ use crate::cluster::Cluster;
 use crate::command::{Command, Target};
 use crate::config::Now;
 use crate::event::{Fence, Held, HeldPhase};
-use crate::job::At;
 use crate::lease::lost_outcome;
+use crate::member::At;
 use crate::node::{Grant, Phase, Reservation};
 use crate::record::Record;
 
@@ -82,15 +82,16 @@ impl Cluster {
             let is_lost = lost.contains(&reservation.grant());
             let at = At::of(attempt);
             let Some(job) = self.jobs.get(&at.group.job) else { continue };
-            let group = job.groups.get(&at.group.index);
-            let place = group.and_then(|g| g.details.get(&at.slot)?.place.as_ref());
+            let Some(group) = job.groups.get(&at.group.index) else { continue };
+            let place = group.details.get(&at.slot).and_then(|detail| detail.place.as_ref());
             let continue_from = place.and_then(|p| p.continue_from);
+            let stop = job.stop(group);
             // A step that has not begun there still needs the sandbox it is to go on in.
             if !is_held && let Some(from) = continue_from {
-                let generation = group.and_then(|g| Some(g.details.get(&At::of(from).slot)?.generation));
+                let generation = group.details.get(&At::of(from).slot).map(|detail| detail.generation);
                 wanted.extend(generation.map(|generation| (from, generation)));
             }
-            match (&job.cancel, phase) {
+            match (&stop, phase) {
                 (_, Phase::Kept) if is_lost => kept.push((*key, attempt)),
                 (_, Phase::Kept) => {}
                 (Some((code, reason)), _) if is_held => {
@@ -100,13 +101,22 @@ impl Cluster {
                 (Some((code, reason)), _) if is_lost => {
                     gone.push((attempt, Failure::new(*code, reason.clone())));
                 }
-                (None, _) if is_lost => commands.push(Command::Start {
-                    to: target(generation),
-                    attempt,
-                    continue_from,
-                    keep: job.plan.continuation(at.slot.step).is_some(),
-                    base: None,
-                }),
+                (None, _) if is_lost => {
+                    let id = place.and_then(|p| p.base);
+                    let base = id.and_then(|id| group.base_placed(&job.plan, at.slot, id));
+                    if id.is_some() && base.is_none() {
+                        let message = format!("node {} lost it, and what it started from is gone", node.id);
+                        gone.push((attempt, Failure::new(FailureCode::NodeLost, message)));
+                        continue;
+                    }
+                    commands.push(Command::Start {
+                        to: target(generation),
+                        attempt,
+                        continue_from,
+                        keep: job.plan.continuation(at.slot.step).is_some(),
+                        base: base.map(|saved| Box::new((*saved.checkpoint).clone())),
+                    });
+                }
                 _ => {}
             }
         }

@@ -1,5 +1,8 @@
 //! What the core wants stored. One batch of records is one transaction.
 
+use std::sync::Arc;
+
+use rollout::checkpoint::{Checkpoint, CheckpointId};
 use rollout::failure::{Failure, Status};
 use rollout::outcome::{Outcome, Reward};
 use rollout::state::{GroupClosedAs, JobState, StepState};
@@ -31,6 +34,8 @@ pub enum Record {
         incarnation: IncarnationId,
         /// Continues in the sandbox of this attempt.
         continue_from: Option<AttemptId>,
+        /// What its new sandbox starts with.
+        base: Option<CheckpointId>,
     },
     AttemptStarted {
         attempt: AttemptId,
@@ -50,6 +55,19 @@ pub enum Record {
     AttemptWithdrawn {
         attempt: AttemptId,
         generation: Generation,
+    },
+    /// The workspace of an attempt was saved; `ordinal` counts those of one attempt from 0.
+    CheckpointTaken {
+        attempt: AttemptId,
+        ordinal: u32,
+        kind: CheckpointKind,
+        checkpoint: Arc<Checkpoint>,
+    },
+    /// Nothing starts from this checkpoint any more: it was superseded, or is not what it was.
+    CheckpointRemoved {
+        attempt: AttemptId,
+        ordinal: u32,
+        why: String,
     },
     /// A step's state, when no attempt record implies it (`Waiting` after a chain restart,
     /// `Skipped`, `Cancelled`, `Succeeded` and `Failed` when the step is closed for good).
@@ -97,12 +115,32 @@ pub enum Record {
 /// Of a step that waits or has waited without an attempt to show for it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct StepBooks {
-    /// Chains that had to start again because of this step.
+    /// Workspaces to go on from that this step found gone or bad.
     pub chain_breaks: u32,
     /// Placements that nodes refused.
     pub refusals: u32,
     /// Until when it waits, on the wall: the boot clock may be another one after a restart.
     pub not_before: Option<Timestamp>,
+    /// It takes a new sandbox where it was to go on in a live one.
+    pub anew: bool,
+}
+
+/// When a checkpoint was taken.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum CheckpointKind {
+    /// As the step ended.
+    After,
+    /// While it ran.
+    Every,
+}
+
+impl CheckpointKind {
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::After => "after",
+            Self::Every => "every",
+        }
+    }
 }
 
 /// Only the last [`BREAKER_WINDOW`](crate::config::BREAKER_WINDOW) of a step matter.

@@ -1,20 +1,25 @@
 //! Restart: the same cluster from what was stored.
 
 use rollout::failure::Failure;
+use rollout::plan::{JobPlan, Keep};
 use rollout::state::{JobState, StepState};
 use rollout::{BootTime, FailureCode, NodeId, StepIndex};
 
 use crate::attempt::note_end;
 use crate::cluster::Cluster;
 use crate::command::Command;
-use crate::config::{Config, Now};
+use crate::config::{Config, Now, REFUSAL_BACKOFF_MAX};
 use crate::event::{Capacity, Measured};
-use crate::job::{At, Group, Hold, Job, Place, Slot};
+use crate::group::{Group, Place, Saved};
+use crate::job::{Hold, Job};
 use crate::lease::lost_outcome;
+use crate::member::{At, Member, Slot};
 use crate::node::{Node, Phase, Reservation, SandboxKey};
 use crate::placement::{REFUSED, TOO_BIG};
-use crate::record::{LeaseState, Record};
-use crate::snapshot::{AttemptSnapshot, GroupSnapshot, JobSnapshot, RolloutSnapshot, Snapshot};
+use crate::record::{CheckpointKind, LeaseState, Record};
+use crate::snapshot::{
+    AttemptSnapshot, CheckpointSnapshot, GroupSnapshot, JobSnapshot, RolloutSnapshot, Snapshot,
+};
 
 impl Cluster {
     /// The cluster that stored `snapshot`. Known incarnations get a full lease before they can
@@ -68,11 +73,13 @@ impl Cluster {
         for index in indexes {
             let Some(job) = self.jobs.get(&id) else { return };
             let group = job.group_id(index);
-            let size = job.size();
-            for member in 0..size {
+            let Some(members) = job.groups.get(&index).map(|g| g.members().collect::<Vec<_>>()) else {
+                return;
+            };
+            for member in members.into_iter().chain([Member::SHARED]) {
                 self.requeue(now, group, member);
-                self.advance(group, member, records);
             }
+            self.advance(now, group, Member::SHARED, records);
         }
         self.finish_if_done(id, records);
     }
@@ -80,20 +87,30 @@ impl Cluster {
     fn restore_group(&mut self, now: Now, id: rollout::JobId, stored: GroupSnapshot) {
         let Some(job) = self.jobs.get_mut(&id) else { return };
         let group_id = job.group_id(stored.index);
-        let mut group = Group::new(stored.expanded, job.size(), job.plan.steps.len());
+        let mut group = Group::new(stored.expanded, job.started(), job.plan.steps.len());
         group.closed = stored.closed;
         if let Some((seq, _)) = stored.closed {
             self.outbox.push(Command::Record { group: group_id, seq });
         }
+        for rollout in stored.rollouts.iter().map(|stored| stored.rollout) {
+            let current = group.members().nth(rollout.sample as usize);
+            if current.is_some_and(|current| current.refill < rollout.refill) {
+                group.set_refill(rollout.sample, rollout.refill);
+            }
+        }
         let mut sandboxes = Vec::new();
         for rollout in stored.rollouts {
-            let member = rollout.rollout.sample;
-            if (member as usize) < group.ends.len() {
-                restore_rollout(now, &mut group, &rollout);
+            let member = Member::of(rollout.rollout);
+            if group.has(member) {
+                restore_rollout(now, &mut group, &job.plan, &rollout);
                 if rollout.end.is_none() {
                     sandboxes.extend(live_sandboxes(job, &group, &rollout));
                 }
-                group.ends[member as usize] = rollout.end;
+                if !member.is_shared() {
+                    let valid = rollout.end.as_ref().is_some_and(|end| end.reward.is_some());
+                    group.valid += u32::from(valid);
+                    group.ends[member.sample as usize] = rollout.end;
+                }
             }
         }
         let open = group.ends.iter().filter(|end| end.is_none()).count();
@@ -112,9 +129,10 @@ impl Cluster {
 
     /// Steps that were on their way to run go on from `Waiting`, those that still have to wait in
     /// `Backoff`.
-    fn requeue(&mut self, now: Now, group: rollout::GroupId, member: u32) {
+    fn requeue(&mut self, now: Now, group: rollout::GroupId, member: Member) {
         let Some(job) = self.jobs.get(&group.job) else { return };
-        for step in job.plan.clone().step_indices() {
+        let plan = job.plan.clone();
+        for step in member.own_steps(&plan) {
             let at = At { group, slot: Slot { member, step } };
             let Some(g) = self.group_mut(group) else { return };
             let state = g.state(at.slot);
@@ -166,8 +184,8 @@ fn unattached(id: NodeId, incarnation: rollout::IncarnationId, deadline: BootTim
     }
 }
 
-fn restore_rollout(now: Now, group: &mut Group, stored: &RolloutSnapshot) {
-    let member = stored.rollout.sample;
+fn restore_rollout(now: Now, group: &mut Group, plan: &JobPlan, stored: &RolloutSnapshot) {
+    let member = Member::of(stored.rollout);
     for &(step, state) in &stored.steps {
         let slot = Slot { member, step };
         if group.holds(slot) {
@@ -189,6 +207,7 @@ fn restore_rollout(now: Now, group: &mut Group, stored: &RolloutSnapshot) {
                     node: attempt.node.clone(),
                     incarnation: attempt.incarnation,
                     continue_from: attempt.continue_from,
+                    base: attempt.base,
                     started: false,
                 });
                 group.set_state(slot, StepState::Running);
@@ -207,14 +226,37 @@ fn restore_rollout(now: Now, group: &mut Group, stored: &RolloutSnapshot) {
         if group.holds(slot) {
             let detail = group.detail(slot);
             (detail.chain_breaks, detail.refusals) = (books.chain_breaks, books.refusals);
-            detail.not_before = books.not_before.map_or(BootTime(0), |at| now.boot_at(at));
+            detail.anew = books.anew;
+            // The wall may have been set back since: no step waits longer than its longest wait.
+            let longest = plan.step(step).retry.max_backoff.max(REFUSAL_BACKOFF_MAX);
+            let due = books.not_before.map(|at| now.boot_at(at).min(now.boot.after(longest)));
+            detail.not_before = due.unwrap_or(BootTime(0));
+        }
+    }
+    for CheckpointSnapshot { attempt, ordinal, kind, checkpoint } in &stored.checkpoints {
+        let slot = Slot { member, step: attempt.step };
+        if !group.holds(slot) {
+            continue;
+        }
+        let (attempt, ordinal) = (attempt.attempt, *ordinal);
+        let saved = Saved { id: checkpoint.id(), attempt, ordinal, checkpoint: checkpoint.clone() };
+        let detail = group.detail(slot);
+        match kind {
+            CheckpointKind::After => detail.checkpoint = Some(Box::new(saved)),
+            CheckpointKind::Every => {
+                // All stay stored; one is enough to start from.
+                if plan.step(slot.step).checkpoint.keep == Keep::All {
+                    detail.taken.clear();
+                }
+                detail.taken.push_back(saved);
+            }
         }
     }
 }
 
 /// Sandboxes that must still exist: of running attempts, and those kept for a step to come.
 fn live_sandboxes(job: &Job, group: &Group, stored: &RolloutSnapshot) -> Vec<(At, AttemptSnapshot, Phase)> {
-    let member = stored.rollout.sample;
+    let member = Member::of(stored.rollout);
     let latest = |step: StepIndex| stored.attempts.iter().rfind(|a| a.attempt.step == step);
     let mut found = Vec::new();
     for step in job.plan.step_indices() {
@@ -224,8 +266,10 @@ fn live_sandboxes(job: &Job, group: &Group, stored: &RolloutSnapshot) -> Vec<(At
             found.push((at, attempt.clone(), Phase::Starting));
         } else if attempt.kept && group.state(at.slot) == StepState::Succeeded {
             let next = job.plan.continuation(step).map(|step| Slot { member, step });
-            let waits =
-                next.is_some_and(|n| !group.state(n).is_final() && group.state(n) != StepState::Running);
+            let waits = next.is_some_and(|n| {
+                let open = !group.state(n).is_final() && group.state(n) != StepState::Running;
+                open && group.continues(&job.plan, n)
+            });
             if waits {
                 found.push((at, attempt.clone(), Phase::Kept));
             }

@@ -9,13 +9,22 @@ use rollout::{FailureCode, GroupId};
 use crate::breaker::Breaker;
 use crate::cluster::Cluster;
 use crate::command::Command;
-use crate::job::{At, Group, Hold, Job, Slot, Verdict};
+use crate::config::Now;
+use crate::group::{Group, Verdict};
+use crate::job::{Hold, Job};
+use crate::member::{At, Member, Slot};
 use crate::record::{Record, RolloutEnd};
 use crate::totals::is_success;
 
 impl Cluster {
     /// A step's state changed: feed the breaker, then whoever waits for it.
-    pub(crate) fn after_end(&mut self, at: At, code: Option<FailureCode>, records: &mut Vec<Record>) {
+    pub(crate) fn after_end(
+        &mut self,
+        now: Now,
+        at: At,
+        code: Option<FailureCode>,
+        records: &mut Vec<Record>,
+    ) {
         let Some(job) = self.jobs.get_mut(&at.group.job) else { return };
         let settled = job.groups.get(&at.group.index).is_some_and(|g| g.state(at.slot).is_final());
         if settled {
@@ -41,20 +50,34 @@ impl Cluster {
                 cancel_code: job.cancel.as_ref().map(|c| c.0),
             });
         }
-        self.advance(at.group, at.slot.member, records);
+        self.advance(now, at.group, at.slot.member, records);
+    }
+
+    /// Moves the waiting steps of a member as far as they may go; what is done once for a group moves
+    /// all of its members.
+    pub(crate) fn advance(&mut self, now: Now, id: GroupId, member: Member, records: &mut Vec<Record>) {
+        self.sweep(now, id, member, records);
+        if !member.is_shared() {
+            return;
+        }
+        let Some(group) = self.group_mut(id) else { return };
+        let members: Vec<Member> = group.members().collect();
+        for member in members {
+            self.sweep(now, id, member, records);
+        }
     }
 
     /// Moves every waiting step of a member as far as its needs allow, and ends the rollout when
     /// nothing is left to do. `steps` is in topological order, so one sweep is enough.
-    pub(crate) fn advance(&mut self, id: GroupId, member: u32, records: &mut Vec<Record>) {
+    fn sweep(&mut self, now: Now, id: GroupId, member: Member, records: &mut Vec<Record>) {
         let Some(job) = self.jobs.get(&id.job) else { return };
-        let (plan, cancelling) = (job.plan.clone(), job.cancel.is_some());
         let Some(group) = job.groups.get(&id.index) else { return };
-        if group.ends[member as usize].is_some() {
+        if !group.has(member) || group.end_of(member).is_some() {
             return;
         }
+        let (plan, stopping) = (job.plan.clone(), job.stop(group).is_some());
         let broken = group.expanded.broken.is_some();
-        for step in plan.step_indices() {
+        for step in member.own_steps(&plan) {
             let at = At { group: id, slot: Slot { member, step } };
             let Some(group) = self.group_mut(id) else { return };
             if group.state(at.slot) != StepState::Waiting {
@@ -63,41 +86,48 @@ impl Cluster {
             let verdict = if broken { Verdict::Skip } else { group.verdict(&plan, at.slot) };
             match verdict {
                 Verdict::Wait => {}
-                Verdict::Run if cancelling => self.record_state(at, StepState::Cancelled, records),
-                Verdict::Run => self.set_state(at, StepState::Ready),
+                Verdict::Run if stopping => self.record_state(at, StepState::Cancelled, records),
+                Verdict::Run => {
+                    self.note_lost_sandbox(now, at, records);
+                    self.set_state(at, StepState::Ready);
+                }
                 Verdict::Skip => {
                     self.record_state(at, StepState::Skipped, records);
                 }
             }
             // A chain that stops here needs its sandbox no more.
-            let stops = verdict == Verdict::Skip || verdict == Verdict::Run && cancelling;
+            let stops = verdict == Verdict::Skip || verdict == Verdict::Run && stopping;
             if let Some(key) = self.sandbox_key(at).filter(|_| stops) {
                 self.free_kept(key);
             }
         }
-        self.end_rollout_if_settled(id, member, records);
+        if !member.is_shared() {
+            self.end_rollout_if_settled(now, id, member, records);
+        }
     }
 
-    fn end_rollout_if_settled(&mut self, id: GroupId, member: u32, records: &mut Vec<Record>) {
+    /// It has not ended while a step it shares runs: whatever that leaves belongs to it.
+    fn end_rollout_if_settled(&mut self, now: Now, id: GroupId, member: Member, records: &mut Vec<Record>) {
         let Some(job) = self.jobs.get_mut(&id.job) else { return };
         let success_at = job.success_at();
         let Some(group) = job.groups.get(&id.index) else { return };
-        let mut steps = job.plan.step_indices().map(|step| Slot { member, step });
-        if !steps.all(|slot| group.state(slot).is_final()) {
+        let mut slots = job.plan.step_indices().map(|step| member.slot(&job.plan, step));
+        if !slots.all(|slot| group.state(slot).is_final()) {
             return;
         }
         let end = rollout_end(job, group, member);
-        let at = At { group: id, slot: Slot { member, step: rollout::StepIndex(0) } };
-        job.totals.add_rollout(at.rollout(), &end, success_at);
+        let rollout = member.in_group(id);
+        job.totals.add_rollout(rollout, &end, success_at);
         job.alive -= 1;
-        records.push(Record::RolloutEnded { rollout: at.rollout(), end: end.clone() });
+        records.push(Record::RolloutEnded { rollout, end: end.clone() });
         if let Some(group) = job.groups.get_mut(&id.index) {
-            group.ends[member as usize] = Some(end);
+            group.valid += u32::from(end.reward.is_some());
+            group.ends[member.sample as usize] = Some(end);
         }
-        self.close_group_if_done(id, records);
+        self.close_group_if_done(now, id, records);
     }
 
-    fn close_group_if_done(&mut self, id: GroupId, records: &mut Vec<Record>) {
+    fn close_group_if_done(&mut self, _now: Now, id: GroupId, records: &mut Vec<Record>) {
         let Some(job) = self.jobs.get_mut(&id.job) else { return };
         let (plan, success_at, seq) = (job.plan.clone(), job.success_at(), job.next_seq);
         let Some(group) = job.groups.get_mut(&id.index) else { return };
@@ -128,14 +158,14 @@ impl Cluster {
 }
 
 /// The end of a rollout whose steps are all final.
-fn rollout_end(job: &Job, group: &Group, member: u32) -> RolloutEnd {
+fn rollout_end(job: &Job, group: &Group, member: Member) -> RolloutEnd {
     let plan = &job.plan;
     if let Some(failure) = &group.expanded.broken {
         return failed(failure.clone(), None);
     }
-    let slots = || plan.step_indices().map(|step| Slot { member, step });
+    let slots = || plan.step_indices().map(|step| member.slot(plan, step));
     if slots().any(|slot| group.state(slot) == StepState::Cancelled) {
-        let (code, reason) = job.cancel.clone().unwrap_or((FailureCode::Cancelled, String::new()));
+        let (code, reason) = job.stop(group).unwrap_or((FailureCode::Cancelled, String::new()));
         return failed(Failure::new(code, reason), None);
     }
     // A failure that leaves no valid reward is the one to name; else the first in plan order.
@@ -181,7 +211,7 @@ fn failed(failure: Failure, reward: Option<Reward>) -> RolloutEnd {
 }
 
 /// The last grader's reward; those of earlier graders become components named by their step.
-fn reward(job: &Job, group: &Group, member: u32, zeroed: &[Slot]) -> Option<Reward> {
+fn reward(job: &Job, group: &Group, member: Member, zeroed: &[Slot]) -> Option<Reward> {
     let plan = &job.plan;
     let zero = || Some(Reward { value: 0.0, components: Vec::new() });
     let of = |slot: Slot| match group.state(slot) {
@@ -196,7 +226,7 @@ fn reward(job: &Job, group: &Group, member: u32, zeroed: &[Slot]) -> Option<Rewa
     let graders: Vec<Slot> = plan
         .step_indices()
         .filter(|&step| plan.step(step).kind == StepKind::Grader)
-        .map(|step| Slot { member, step })
+        .map(|step| member.slot(plan, step))
         .collect();
     let (last, earlier) = graders.split_last()?;
     let mut reward = of(*last)?;

@@ -3,6 +3,7 @@
 
 use std::sync::Arc;
 
+use rollout::checkpoint::{Checkpoint, CheckpointId};
 use rollout::outcome::Outcome;
 use rollout::plan::JobPlan;
 use rollout::state::{GroupClosedAs, JobState, StepState};
@@ -11,7 +12,7 @@ use rollout::{
 };
 
 use crate::event::ExpandedGroup;
-use crate::record::{BreakerEnd, LeaseState, RolloutEnd, StepBooks};
+use crate::record::{BreakerEnd, CheckpointKind, LeaseState, RolloutEnd, StepBooks};
 use crate::totals::Totals;
 
 #[derive(Debug, Clone, PartialEq, Default)]
@@ -49,6 +50,8 @@ pub struct GroupSnapshot {
     pub expanded: ExpandedGroup,
     /// Closed under this seq, not sealed yet.
     pub closed: Option<(i64, GroupClosedAs)>,
+    /// Replaced ones too; and, under [`RolloutId::shared`], what the steps did that the group runs
+    /// once.
     pub rollouts: Vec<RolloutSnapshot>,
 }
 
@@ -63,6 +66,16 @@ pub struct RolloutSnapshot {
     /// Generations given to attempts that were withdrawn: the next one is above these too.
     pub generations: Vec<(StepIndex, Generation)>,
     pub books: Vec<(StepIndex, StepBooks)>,
+    /// Those that are not removed, in the order they were taken.
+    pub checkpoints: Vec<CheckpointSnapshot>,
+}
+
+#[derive(Debug, Clone, PartialEq)]
+pub struct CheckpointSnapshot {
+    pub attempt: AttemptId,
+    pub ordinal: u32,
+    pub kind: CheckpointKind,
+    pub checkpoint: Arc<Checkpoint>,
 }
 
 #[derive(Debug, Clone, PartialEq)]
@@ -72,6 +85,7 @@ pub struct AttemptSnapshot {
     pub node: NodeId,
     pub incarnation: IncarnationId,
     pub continue_from: Option<AttemptId>,
+    pub base: Option<CheckpointId>,
     /// None while it is placed or running.
     pub outcome: Option<Box<Outcome>>,
     pub kept: bool,

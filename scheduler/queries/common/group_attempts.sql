@@ -1,4 +1,4 @@
-SELECT sample, refill, step, attempt, node, incarnation, outcome
+SELECT sample, refill, step, attempt, node, incarnation, base, outcome
 FROM attempts
 WHERE job = $1 AND group_index = $2
 ORDER BY sample, refill, position

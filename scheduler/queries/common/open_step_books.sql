@@ -1,4 +1,4 @@
-SELECT group_index, sample, refill, step, chain_breaks, refusals, not_before
+SELECT group_index, sample, refill, step, chain_breaks, refusals, not_before, anew
 FROM step_books
 WHERE job = $1 AND group_index IN (SELECT group_index FROM groups WHERE job = $1 AND sealed_at IS NULL)
 ORDER BY group_index, sample, refill, step

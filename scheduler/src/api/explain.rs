@@ -1,5 +1,6 @@
 //! `Explain`: why is it not running, from the code that decides.
 
+use rollout::failure::Status;
 use rollout::state::JobState;
 use rollout::{JobId, RolloutId};
 use rollout_wire::v1;
@@ -87,9 +88,30 @@ async fn stored(service: &JobsService, target: ExplainTarget) -> Result<String, 
         }
         ExplainTarget::Rollout(rollout) | ExplainTarget::Step(rollout, _) => rollout,
     };
-    let status = service.reads.rollout(rollout).await?.flatten();
-    Ok(match status {
-        Some(status) => format!("The rollout ended as {} and its rows are sealed.", status.as_str()),
-        None => "The rollout has not ended.".to_owned(),
+    let Some(status) = service.reads.rollout(rollout).await?.flatten() else {
+        return Ok("The rollout has not ended.".to_owned());
+    };
+    let attempts = service.reads.attempts(rollout).await?;
+    let facts = service.jobs.get(rollout.group.job).await?;
+    let facts = facts.ok_or_else(|| ApiError::not_found("job", &rollout.group.job.to_string()))?;
+    let name = |step| facts.plan.step(step).name.to_string();
+    let why = attempts.iter().rev().find_map(|row| {
+        let failure = row.outcome.as_ref()?.failure.as_ref()?;
+        Some((row.attempt.step, format!("{} ({})", failure.code, failure.message)))
+    });
+    let why = why.filter(|_| status != Status::Completed);
+    let because = why.map_or(String::new(), |(step, words)| format!(": step `{}`: {words}", name(step)));
+    let whole = format!("rollout ended as {}{because}; its rows are sealed", status.as_str());
+    let ExplainTarget::Step(_, step) = target else {
+        return Ok(format!("The {whole}."));
+    };
+    let last = attempts.iter().rev().find(|row| row.attempt.step == step);
+    let step = name(step);
+    Ok(match last.map(|row| row.outcome.as_ref().and_then(|outcome| outcome.failure.as_ref())) {
+        None => format!("Step `{step}` was never started: the {whole}."),
+        Some(None) => format!("Step `{step}` ended well; the {whole}."),
+        Some(Some(failure)) => {
+            format!("Step `{step}` failed: {} ({}); its rows are sealed.", failure.code, failure.message)
+        }
     })
 }

@@ -31,7 +31,7 @@ pub(super) async fn logs(
     let not_found = || ApiError::not_found("rollout", &request.rollout);
     let rollout: RolloutId = request.rollout.parse().map_err(|_| not_found())?;
     let facts = service.jobs.get(rollout.group.job).await?.ok_or_else(not_found)?;
-    service.reads.rollout(rollout).await?.ok_or_else(not_found)?;
+    let ended = service.reads.rollout(rollout).await?.ok_or_else(not_found)?.is_some();
     let step = step_index(&facts.plan, &request.step)?;
     let streams = match request.stream.as_str() {
         "" => STREAMS.to_vec(),
@@ -40,14 +40,20 @@ pub(super) async fn logs(
     if streams.is_empty() {
         return Err(ApiError::bad_request("stream", "neither `stdout` nor `stderr`"));
     }
-    let attempts = service.reads.attempts(rollout).await?.into_iter();
+    let attempts = service.reads.attempts(facts.plan.runner(rollout, step)).await?.into_iter();
     let attempt = attempts
         .filter(|row| row.attempt.step == step)
         .filter(|row| request.attempt.is_none_or(|wanted| row.attempt.attempt == wanted))
         .max_by_key(|row| row.attempt.attempt);
     let attempt = attempt.ok_or_else(|| {
-        ApiError::not_found("attempt", &format!("{}/{}", request.rollout, request.step))
-            .hint("the step has not been placed yet; `rollyard explain` says why")
+        let hint = match (request.attempt, ended) {
+            (Some(_), _) => "`rollyard show` lists the attempts there are",
+            (None, true) => {
+                "the step was never started, and the rollout has ended; `rollyard explain` says why"
+            }
+            (None, false) => "the step has not been placed yet; `rollyard explain` says why",
+        };
+        ApiError::not_found("attempt", &format!("{}/{}", request.rollout, request.step)).hint(hint)
     })?;
     let (outlet, stream) = Outlet::open(service, CHUNKS_MAX)?;
     let reading = Reading { service: service.clone(), follow: request.follow && !service.read_only, outlet };

@@ -1,5 +1,6 @@
 //! Rollouts and their steps.
 
+use rollout::plan::Per;
 use rollout::state::StepState;
 use rollout::{RolloutId, StepIndex};
 use rollout_wire::{to_wire, v1};
@@ -63,11 +64,20 @@ pub(super) async fn steps(service: &JobsService, text: &str) -> Result<v1::ListS
     let rollout: RolloutId = text.parse().map_err(|_| not_found())?;
     let facts = service.jobs.get(rollout.group.job).await?.ok_or_else(not_found)?;
     let ended = service.reads.rollout(rollout).await?.ok_or_else(not_found)?;
-    let attempts = service.reads.attempts(rollout).await?;
-    let states = service.reads.step_states(rollout).await?;
+    let mut attempts = service.reads.attempts(rollout).await?;
+    let mut states = service.reads.step_states(rollout).await?;
+    // What its group ran once is shown with every rollout.
+    if !rollout.is_shared() && facts.plan.steps.iter().any(|step| step.per == Per::Group) {
+        let shared = RolloutId::shared(rollout.group);
+        attempts.extend(service.reads.attempts(shared).await?);
+        states.extend(service.reads.step_states(shared).await?);
+    }
     let mut steps = Vec::new();
     for index in facts.plan.step_indices() {
         let step = facts.plan.step(index);
+        if rollout.is_shared() && step.per == Per::Rollout {
+            continue;
+        }
         let of_step: Vec<&AttemptRow> = attempts.iter().filter(|row| row.attempt.step == index).collect();
         let row = |state: &str| v1::StepRow {
             step: step.name.to_string(),

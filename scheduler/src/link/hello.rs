@@ -138,9 +138,9 @@ impl Reporter {
         if let Some(failure) = &mut outcome.failure {
             failure.message = shown(&failure.message, FAILURE_CHARS_MAX);
         }
-        let kept = message.kept && outcome.failure.is_none();
         let at = self.at(message.generation);
-        Ok(Event::AttemptEnded { at, attempt, outcome: Box::new(outcome), kept })
+        // Of a failure too: what the core does not know of it cannot release.
+        Ok(Event::AttemptEnded { at, attempt, outcome: Box::new(outcome), kept: message.kept })
     }
 
     /// It has ended, and what is said about it cannot be.

@@ -66,7 +66,9 @@ impl Starts {
             let rollout = order.attempt.rollout;
             if let Some(Ok(facts)) = facts.get(&rollout.group.job) {
                 let step = facts.plan.step(order.attempt.step);
-                asked.extend(step.inputs.iter().map(|input| (rollout, input.step)));
+                asked.extend(
+                    step.inputs.iter().map(|input| (facts.plan.runner(rollout, input.step), input.step)),
+                );
             }
         }
         asked.sort_unstable();
@@ -84,7 +86,9 @@ impl Starts {
                 step.env.entry(name.to_owned()).or_insert(value);
             }
             let inputs = match facts.get(&rollout.group.job) {
-                Some(Ok(facts)) => inputs(facts, order.attempt, |step| outcome((rollout, step))),
+                Some(Ok(facts)) => {
+                    inputs(facts, order.attempt, |step| outcome((facts.plan.runner(rollout, step), step)))
+                }
                 _ => Vec::new(),
             };
             Ok(v1::StartAttempt {

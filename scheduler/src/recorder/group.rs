@@ -9,7 +9,7 @@ use rollout::{AttemptId, Millis, NodeId, StepIndex, Timestamp};
 use super::EMPTY_RULES_HASH;
 use crate::jobs::JobFacts;
 use crate::rows::RowsError;
-use crate::store::{ClosedGroup, GroupRows, MemberRow, NodeRow};
+use crate::store::{ClosedGroup, EndedAttempt, GroupRows, MemberRow, NodeRow};
 
 /// Blocks on the disk: it reads the task row.
 pub(super) fn record(
@@ -27,7 +27,10 @@ pub(super) fn record(
         let pick = |column: &String| Some((column.clone(), row.get(column)?.clone()));
         serde_json::Value::Object(columns.iter().filter_map(pick).collect()).to_string()
     });
-    let last_node = rows.members.iter().flat_map(|member| &member.attempts).last().map(|(_, node, _)| node);
+    let attempts = rows.members.iter().flat_map(|member| &member.attempts).chain(&rows.shared);
+    let last_node = attempts.last().map(|attempt| attempt.node.clone());
+    let mut shared_ended = BTreeMap::new();
+    let shared = steps(plan, closed.admitted_at, rows.shared, &mut shared_ended);
     Ok(GroupRecord {
         group: closed.group,
         seq: closed.seq,
@@ -42,10 +45,15 @@ pub(super) fn record(
             task_hash: facts.task_hash(&row),
             rules_hash: EMPTY_RULES_HASH.to_owned(),
             yard_id,
-            executor_version: version(nodes, last_node),
+            executor_version: version(nodes, last_node.as_ref()),
         },
         task_row,
-        members: rows.members.into_iter().map(|row| member(plan, closed.admitted_at, row)).collect(),
+        members: rows
+            .members
+            .into_iter()
+            .map(|row| member(plan, closed.admitted_at, row, shared_ended.clone()))
+            .collect(),
+        shared,
     })
 }
 
@@ -54,8 +62,14 @@ fn version(nodes: &[NodeRow], node: Option<&NodeId>) -> String {
     known.filter(|version| !version.is_empty()).unwrap_or_else(|| env!("CARGO_PKG_VERSION").to_owned())
 }
 
-fn member(plan: &JobPlan, admitted_at: Timestamp, row: MemberRow) -> MemberRecord {
-    let started = row.attempts.iter().filter_map(|(_, _, outcome)| outcome.times.started_at).min();
+/// `ended` has the ends of the steps that its group ran once.
+fn member(
+    plan: &JobPlan,
+    admitted_at: Timestamp,
+    row: MemberRow,
+    mut ended: BTreeMap<StepIndex, Timestamp>,
+) -> MemberRecord {
+    let started = row.attempts.iter().filter_map(|attempt| attempt.outcome.times.started_at).min();
     // Clocks of nodes differ from ours: the order of the three holds all the same.
     let (started_at, finished_at) = match started {
         Some(started) => {
@@ -64,22 +78,6 @@ fn member(plan: &JobPlan, admitted_at: Timestamp, row: MemberRow) -> MemberRecor
         }
         None => (row.created_at, row.created_at),
     };
-    let mut ended: BTreeMap<StepIndex, Timestamp> = BTreeMap::new();
-    let mut steps = Vec::with_capacity(row.attempts.len());
-    for (attempt, node, outcome) in row.attempts {
-        let step = plan.step(attempt.step);
-        let queue = queued(plan, attempt, admitted_at, &ended, outcome.times.taken_at);
-        let latest = ended.entry(attempt.step).or_insert(outcome.times.ended_at);
-        *latest = outcome.times.ended_at.max(*latest);
-        steps.push(StepRecord {
-            step_name: step.name.clone(),
-            kind: step.kind,
-            attempt: attempt.attempt,
-            node,
-            queue,
-            outcome: *outcome,
-        });
-    }
     MemberRecord {
         rollout: row.rollout,
         superseded: false,
@@ -90,8 +88,34 @@ fn member(plan: &JobPlan, admitted_at: Timestamp, row: MemberRow) -> MemberRecor
         created_at: row.created_at,
         started_at,
         finished_at,
-        steps,
+        steps: steps(plan, admitted_at, row.attempts, &mut ended),
     }
+}
+
+fn steps(
+    plan: &JobPlan,
+    admitted_at: Timestamp,
+    attempts: Vec<EndedAttempt>,
+    ended: &mut BTreeMap<StepIndex, Timestamp>,
+) -> Vec<StepRecord> {
+    let mut steps = Vec::with_capacity(attempts.len());
+    for EndedAttempt { attempt, node, base, outcome } in attempts {
+        let step = plan.step(attempt.step);
+        let queue = queued(plan, attempt, admitted_at, ended, outcome.times.taken_at);
+        let latest = ended.entry(attempt.step).or_insert(outcome.times.ended_at);
+        *latest = outcome.times.ended_at.max(*latest);
+        let (step_name, kind) = (step.name.clone(), step.kind);
+        steps.push(StepRecord {
+            step_name,
+            kind,
+            attempt: attempt.attempt,
+            node,
+            queue,
+            base,
+            outcome: *outcome,
+        });
+    }
+    steps
 }
 
 /// From ready to taken, for the first attempt of a step: it was ready when the last step it needs

@@ -7,12 +7,13 @@
 use std::collections::BTreeMap;
 
 use prost::Message;
+use rollout::checkpoint::{Checkpoint, Layer};
 use rollout::state::{JobState, StepState};
 use rollout::{AttemptId, FailureCode, GroupId, JobId, NodeId, RolloutId, StepIndex, Timestamp};
 use rollout_wire::{to_wire, v1};
 use scheduler_core::Record;
 use scheduler_core::config::BREAKER_WINDOW;
-use scheduler_core::record::{LeaseState, RolloutEnd};
+use scheduler_core::record::{CheckpointKind, LeaseState, RolloutEnd};
 use serde_json::{Value, json};
 
 /// A job as it is first stored.
@@ -111,6 +112,8 @@ pub(super) struct Writes {
     pub ended: Sheet,
     pub step_states: Sheet,
     pub step_books: Sheet,
+    pub checkpoints: Sheet,
+    pub checkpoints_removed: Sheet,
     pub breaker_ends: Sheet,
     pub rollout_ends: Sheet,
     pub closed: Sheet,
@@ -200,6 +203,8 @@ struct Folding {
     attempts: BTreeMap<AttemptId, AttemptWrite>,
     step_states: BTreeMap<(RolloutId, StepIndex), StepState>,
     step_books: BTreeMap<(RolloutId, StepIndex), Value>,
+    checkpoints: Vec<Value>,
+    checkpoints_removed: Vec<Value>,
     /// By job, step and place in the ring.
     breaker_ends: BTreeMap<(JobId, StepIndex, u64), Value>,
     rollout_ends: BTreeMap<RolloutId, Value>,
@@ -236,7 +241,7 @@ impl Folding {
                 let cursor = self.cursors.entry(*job).or_insert((0, SEQ_FIRST));
                 cursor.0 = cursor.0.max(behind);
             }
-            Record::AttemptPlaced { attempt, generation, node, incarnation, continue_from } => {
+            Record::AttemptPlaced { attempt, generation, node, incarnation, continue_from, base } => {
                 let row = with(
                     attempt_key(*attempt),
                     [
@@ -246,6 +251,7 @@ impl Folding {
                         json!(continue_from.map(|a| a.step.0)),
                         json!(continue_from.map(|a| a.attempt)),
                         json!(position),
+                        json!(base.map(|base| base.to_string())),
                     ],
                 );
                 let write = AttemptWrite { placed: Some(row), ..AttemptWrite::default() };
@@ -268,6 +274,12 @@ impl Folding {
                 let write = AttemptWrite { withdrawn: true, ..AttemptWrite::default() };
                 self.attempts.insert(*attempt, write);
             }
+            Record::CheckpointTaken { attempt, ordinal, kind, checkpoint } => {
+                self.checkpoints.push(taken(*attempt, *ordinal, *kind, checkpoint));
+            }
+            Record::CheckpointRemoved { attempt, ordinal, why } => {
+                self.checkpoints_removed.push(with(attempt_key(*attempt), [json!(ordinal), json!(why)]));
+            }
             Record::StepState { rollout, step, state } => {
                 self.step_states.insert((*rollout, *step), *state);
             }
@@ -275,7 +287,13 @@ impl Folding {
                 let not_before = books.not_before.map(|at| at.0);
                 let row = with(
                     rollout_key(*rollout),
-                    [json!(step.0), json!(books.chain_breaks), json!(books.refusals), json!(not_before)],
+                    [
+                        json!(step.0),
+                        json!(books.chain_breaks),
+                        json!(books.refusals),
+                        json!(not_before),
+                        json!(i32::from(books.anew)),
+                    ],
                 );
                 self.step_books.insert((*rollout, *step), row);
             }
@@ -323,6 +341,8 @@ impl Folding {
             })
             .collect();
         writes.step_books = self.step_books.into_values().collect();
+        writes.checkpoints = self.checkpoints.into_iter().collect();
+        writes.checkpoints_removed = self.checkpoints_removed.into_iter().collect();
         writes.breaker_ends = self.breaker_ends.into_values().collect();
         writes.generations = self
             .generations
@@ -344,6 +364,22 @@ impl Folding {
             self.fenced.into_iter().map(|(node, reports)| json!([node.0.as_str(), reports])).collect();
         writes
     }
+}
+
+fn taken(attempt: AttemptId, ordinal: u32, kind: CheckpointKind, checkpoint: &Checkpoint) -> Value {
+    let sum = |of: fn(&Layer) -> u64| checkpoint.layers.iter().map(of).fold(0, u64::saturating_add);
+    with(
+        attempt_key(attempt),
+        [
+            json!(ordinal),
+            json!(checkpoint.id().to_string()),
+            json!(checkpoint.image),
+            json!(hex::encode(to_wire::checkpoint(checkpoint).encode_to_vec())),
+            json!(sum(|layer| layer.packed.0)),
+            json!(sum(|layer| layer.content.0)),
+            json!(kind.as_str()),
+        ],
+    )
 }
 
 fn rollout_end(rollout: RolloutId, end: &RolloutEnd) -> Value {
@@ -388,6 +424,7 @@ mod tests {
             node: NodeId("n1".parse().unwrap()),
             incarnation: IncarnationId::from_bits(9),
             continue_from: None,
+            base: None,
         }
     }
 

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use rollout::checkpoint::CheckpointId;
 use rollout::failure::{Failure, Status};
 use rollout::outcome::{Outcome, Reward};
 use rollout::state::GroupClosedAs;
@@ -26,6 +27,17 @@ pub struct ClosedGroup {
 #[derive(Debug, Clone, PartialEq)]
 pub struct GroupRows {
     pub members: Vec<MemberRow>,
+    /// Ended attempts of the steps that the group runs once, oldest first.
+    pub shared: Vec<EndedAttempt>,
+}
+
+#[derive(Debug, Clone, PartialEq)]
+pub struct EndedAttempt {
+    pub attempt: AttemptId,
+    pub node: NodeId,
+    /// What its new sandbox started with.
+    pub base: Option<CheckpointId>,
+    pub outcome: Box<Outcome>,
 }
 
 #[derive(Debug, Clone, PartialEq)]
@@ -38,7 +50,7 @@ pub struct MemberRow {
     pub failure: Option<Failure>,
     pub reward: Option<Reward>,
     /// Ended attempts, oldest first.
-    pub attempts: Vec<(AttemptId, NodeId, Box<Outcome>)>,
+    pub attempts: Vec<EndedAttempt>,
 }
 
 impl Reads {
@@ -108,7 +120,8 @@ impl Reads {
             let attempt = row::attempt(row, rollout)?;
             let node = NodeId(row::parsed(row, "attempts", "node", &attempt)?);
             if let Some(outcome) = row::outcome(row, &attempt)? {
-                by_rollout.entry(rollout).or_default().push((attempt, node, outcome));
+                let base = row::base(row, &attempt)?;
+                by_rollout.entry(rollout).or_default().push(EndedAttempt { attempt, node, base, outcome });
             }
         }
         let member = |row: &SqliteRow| {
@@ -126,6 +139,8 @@ impl Reads {
                 attempts: by_rollout.remove(&rollout).unwrap_or_default(),
             })
         };
-        Ok(GroupRows { members: rollouts.iter().map(member).collect::<Result<_, Error>>()? })
+        let members = rollouts.iter().map(member).collect::<Result<_, Error>>()?;
+        let shared = by_rollout.remove(&RolloutId::shared(group)).unwrap_or_default();
+        Ok(GroupRows { members, shared })
     }
 }

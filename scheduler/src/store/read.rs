@@ -346,8 +346,18 @@ impl Reads {
         rows.iter().map(read).collect()
     }
 
-    /// Whether the rollout was admitted, and its status if it ended.
+    /// Whether the rollout was admitted, and its status if it ended. What stands for all rollouts of a
+    /// group has no status.
     pub async fn rollout(&self, rollout: RolloutId) -> Result<Option<Option<Status>>, Error> {
+        if rollout.is_shared() {
+            let found = sqlx::query(statement!("common/find_group"))
+                .bind(rollout.group.job.to_string())
+                .bind(rollout.group.index)
+                .fetch_optional(&self.pool)
+                .await
+                .map_err(failed("finding a group"))?;
+            return Ok(found.map(|_| None));
+        }
         let found = self
             .of_rollout(statement!("common/find_rollout"), rollout)
             .fetch_optional(&self.pool)

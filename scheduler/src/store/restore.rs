@@ -8,8 +8,10 @@ use rollout::plan::JobPlan;
 use rollout::state::{JobState, StepState};
 use rollout::{AttemptId, FailureCode, Generation, GroupId, NodeId, RolloutId, StepIndex, Timestamp};
 use scheduler_core::event::ExpandedGroup;
-use scheduler_core::record::{BreakerEnd, RolloutEnd, StepBooks};
-use scheduler_core::snapshot::{AttemptSnapshot, GroupSnapshot, JobSnapshot, NodeSnapshot, RolloutSnapshot};
+use scheduler_core::record::{BreakerEnd, CheckpointKind, RolloutEnd, StepBooks};
+use scheduler_core::snapshot::{
+    AttemptSnapshot, CheckpointSnapshot, GroupSnapshot, JobSnapshot, NodeSnapshot, RolloutSnapshot,
+};
 use scheduler_core::totals::{Totals, is_success};
 use sqlx::sqlite::SqliteRow;
 
@@ -17,6 +19,8 @@ use super::read::{self, JobRow};
 use super::{Reads, failed, row, statement};
 use crate::error::Error;
 use crate::unrecorded::without_unrecorded;
+
+const CHECKPOINT_KINDS: [CheckpointKind; 2] = [CheckpointKind::After, CheckpointKind::Every];
 
 impl Reads {
     /// The live window of a job. `expand` says again what the row of an admitted group asks for:
@@ -67,17 +71,15 @@ impl Reads {
         job: &JobRow,
     ) -> Result<BTreeMap<GroupId, BTreeMap<RolloutId, RolloutSnapshot>>, Error> {
         let mut groups: BTreeMap<GroupId, BTreeMap<RolloutId, RolloutSnapshot>> = BTreeMap::new();
+        for row in self.open(statement!("common/open_groups"), job).await? {
+            let group = row::group(&row, "groups", job.job)?;
+            let shared = RolloutId::shared(group);
+            groups.entry(group).or_default().insert(shared, empty(shared, None));
+        }
         for row in self.open(statement!("common/open_rollouts"), job).await? {
             let group = row::group(&row, "rollouts", job.job)?;
             let rollout = row::rollout(&row, "rollouts", group)?;
-            let snapshot = RolloutSnapshot {
-                rollout,
-                end: rollout_end(&row, rollout)?,
-                steps: Vec::new(),
-                attempts: Vec::new(),
-                generations: Vec::new(),
-                books: Vec::new(),
-            };
+            let snapshot = empty(rollout, rollout_end(&row, rollout)?);
             groups.entry(group).or_default().insert(rollout, snapshot);
         }
         let mut of = |table, group: GroupId, rollout, use_it: &mut dyn FnMut(&mut RolloutSnapshot)| {
@@ -109,8 +111,15 @@ impl Reads {
                 chain_breaks: row::unsigned(&row, "step_books", "chain_breaks", &rollout)?,
                 refusals: row::unsigned(&row, "step_books", "refusals", &rollout)?,
                 not_before: not_before.map(Timestamp),
+                anew: row::signed(&row, "step_books", "anew", &rollout)? != 0,
             };
             of("step_books", group, rollout, &mut |r| r.books.push((step, books)))?;
+        }
+        for row in self.open(statement!("common/open_checkpoints"), job).await? {
+            let group = row::group(&row, "checkpoints", job.job)?;
+            let rollout = row::rollout(&row, "checkpoints", group)?;
+            let snapshot = checkpoint(&row, rollout)?;
+            of("checkpoints", group, rollout, &mut |r| r.checkpoints.push(snapshot.clone()))?;
         }
         for row in self.open(statement!("common/open_attempts"), job).await? {
             let group = row::group(&row, "attempts", job.job)?;
@@ -209,6 +218,23 @@ fn rollout_end(row: &SqliteRow, rollout: RolloutId) -> Result<Option<RolloutEnd>
     }))
 }
 
+fn empty(rollout: RolloutId, end: Option<RolloutEnd>) -> RolloutSnapshot {
+    let (steps, attempts, generations) = (Vec::new(), Vec::new(), Vec::new());
+    let (books, checkpoints) = (Vec::new(), Vec::new());
+    RolloutSnapshot { rollout, end, steps, attempts, generations, books, checkpoints }
+}
+
+fn checkpoint(row: &SqliteRow, rollout: RolloutId) -> Result<CheckpointSnapshot, Error> {
+    let attempt = row::attempt_in(row, "checkpoints", rollout)?;
+    let kind = row::text(row, "checkpoints", "kind", &attempt)?;
+    Ok(CheckpointSnapshot {
+        attempt,
+        ordinal: row::unsigned(row, "checkpoints", "ordinal", &attempt)?,
+        kind: row::word("checkpoints", "kind", &attempt, kind, &CHECKPOINT_KINDS, CheckpointKind::as_str)?,
+        checkpoint: Arc::new(row::checkpoint(row, &attempt)?),
+    })
+}
+
 fn attempt(row: &SqliteRow, rollout: RolloutId) -> Result<AttemptSnapshot, Error> {
     let attempt = row::attempt(row, rollout)?;
     let number = |column| row::optional_signed(row, "attempts", column, &attempt);
@@ -230,6 +256,7 @@ fn attempt(row: &SqliteRow, rollout: RolloutId) -> Result<AttemptSnapshot, Error
         node: NodeId(row::parsed(row, "attempts", "node", &attempt)?),
         incarnation: row::parsed(row, "attempts", "incarnation", &attempt)?,
         continue_from,
+        base: row::base(row, &attempt)?,
         outcome: row::outcome(row, &attempt)?,
         kept: row::signed(row, "attempts", "kept", &attempt)? != 0,
     })

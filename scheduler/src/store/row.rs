@@ -5,6 +5,7 @@ use std::fmt::Display;
 use std::str::FromStr;
 
 use prost::Message;
+use rollout::checkpoint::{Checkpoint, CheckpointId};
 use rollout::failure::{Domain, Failure};
 use rollout::outcome::{Outcome, Reward};
 use rollout::{AttemptId, GroupId, JobId, RolloutId, StepIndex};
@@ -103,11 +104,31 @@ pub(super) fn rollout(row: &SqliteRow, table: &'static str, group: GroupId) -> R
 }
 
 pub(super) fn attempt(row: &SqliteRow, rollout: RolloutId) -> Result<AttemptId, Error> {
+    attempt_in(row, "attempts", rollout)
+}
+
+pub(super) fn attempt_in(
+    row: &SqliteRow,
+    table: &'static str,
+    rollout: RolloutId,
+) -> Result<AttemptId, Error> {
     Ok(AttemptId {
         rollout,
-        step: StepIndex(unsigned(row, "attempts", "step", &rollout)?),
-        attempt: unsigned(row, "attempts", "attempt", &rollout)?,
+        step: StepIndex(unsigned(row, table, "step", &rollout)?),
+        attempt: unsigned(row, table, "attempt", &rollout)?,
     })
+}
+
+/// The checkpoint an attempt started with.
+pub(super) fn base(row: &SqliteRow, at: &AttemptId) -> Result<Option<CheckpointId>, Error> {
+    let text = optional_text(row, "attempts", "base", at)?;
+    text.map(|base| base.parse().map_err(|e| wrong("attempts", "base", at, e))).transpose()
+}
+
+pub(super) fn checkpoint(row: &SqliteRow, at: &AttemptId) -> Result<Checkpoint, Error> {
+    let bytes: &[u8] = row.try_get("checkpoint").map_err(|e| wrong("checkpoints", "checkpoint", at, e))?;
+    let message = v1::Checkpoint::decode(bytes).map_err(|e| wrong("checkpoints", "checkpoint", at, e))?;
+    from_wire::checkpoint("checkpoint", &message).map_err(|e| wrong("checkpoints", "checkpoint", at, e))
 }
 
 pub(super) fn outcome(row: &SqliteRow, at: &impl Display) -> Result<Option<Box<Outcome>>, Error> {

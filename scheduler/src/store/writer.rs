@@ -192,7 +192,7 @@ async fn write(
         Each,
     }
     use Rows::{Any, Each};
-    let statements: [(&'static str, &'static str, &Sheet, Rows); 21] = [
+    let statements: [(&'static str, &'static str, &Sheet, Rows); 23] = [
         ("storing jobs", statement!("sqlite/insert_jobs"), &writes.new_jobs, Each),
         ("storing client files", statement!("sqlite/insert_files"), &writes.files, Each),
         ("admitting groups", statement!("sqlite/insert_groups"), &writes.groups, Each),
@@ -204,6 +204,8 @@ async fn write(
         ("ending attempts", statement!("sqlite/end_attempts"), &writes.ended, Each),
         ("storing step states", statement!("sqlite/set_step_states"), &writes.step_states, Each),
         ("storing what steps wait for", statement!("sqlite/set_step_books"), &writes.step_books, Each),
+        ("storing checkpoints", statement!("sqlite/insert_checkpoints"), &writes.checkpoints, Each),
+        ("removing checkpoints", statement!("sqlite/remove_checkpoints"), &writes.checkpoints_removed, Each),
         ("counting ends of steps", statement!("sqlite/count_breaker_ends"), &writes.breaker_ends, Each),
         ("ending rollouts", statement!("sqlite/end_rollouts"), &writes.rollout_ends, Each),
         ("closing groups", statement!("sqlite/close_groups"), &writes.closed, Each),

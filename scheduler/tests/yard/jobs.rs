@@ -69,6 +69,9 @@ async fn a_job_runs_from_submit_to_its_table() {
     let explain = v1::ExplainRequest { target: id.clone() };
     let lines = client.explain(explain).await.unwrap().into_inner().lines;
     assert_eq!(lines, ["The job is finished."]);
+    let target = format!("{}/grade", rollouts[5].id);
+    let lines = client.explain(v1::ExplainRequest { target }).await.unwrap().into_inner().lines;
+    assert_eq!(lines, ["Step `grade` ended well; the rollout ended as completed; its rows are sealed."]);
     let nodes = client.list_nodes(v1::ListNodesRequest {}).await.unwrap().into_inner().nodes;
     assert_eq!((nodes.len(), nodes[0].state.as_str(), nodes[0].version.as_str()), (1, "attached", "fake/1"));
     assert_eq!(nodes[0].used_cpu_milli, 0);

@@ -241,6 +241,47 @@ async fn reports_of_what_runs_elsewhere_change_nothing_however_many_there_are() 
 }
 
 #[tokio::test]
+async fn a_sandbox_kept_after_a_failure_is_released_at_once() {
+    let dir = tempfile::tempdir().unwrap();
+    let yard = Yard::new(dir.path());
+    let running = yard.start().await;
+    let mut honest = greeting("honest");
+    let offered = honest.capacity.as_mut().unwrap();
+    (offered.backends, offered.disk_limit_max_bytes) = (vec!["container".to_owned()], 8 << 30);
+    let mut node = Liar::attach(&yard, honest).await;
+    let mut request = hello(&yard, "a");
+    request.document = CHAIN.to_owned();
+    let id = yard.client().await.submit(request).await.unwrap().into_inner().job.unwrap().id;
+    let start =
+        node.next(|command| if let Command::Start(start) = command { Some(start) } else { None }).await;
+    assert!(start.keep, "a step is to go on in it");
+    let Report::Ended(mut end) = ended(&format!("{id}-g0-s0"), 0, start.generation) else { unreachable!() };
+    let failure = v1::Failure {
+        domain: "agent".to_owned(),
+        code: "agent_exit".to_owned(),
+        message: "exited with code 3".to_owned(),
+    };
+    end.outcome.as_mut().unwrap().failure = Some(failure);
+    node.say(vec![Report::Ended(end)]).await;
+    // No list of what is held comes: nothing else tells the node.
+    let release = |command| if let Command::Release(release) = command { Some(release) } else { None };
+    assert_eq!(node.next(release).await.attempt, start.attempt);
+    assert_eq!(finished(&yard, &id).await.state, "finished");
+    running.stop().await;
+}
+
+const CHAIN: &str = r#"
+apiVersion: rollyard/v1
+kind: RolloutJob
+name: chain
+tasks: {from: {inline: [{n: "6"}]}}
+defaults: {image: host, timeout: 30s}
+steps:
+  - {name: work, agent: {command: ["false"]}}
+  - {name: more, needs: [work], run: "true"}
+"#;
+
+#[tokio::test]
 async fn a_report_that_cannot_be_ends_the_session_and_not_the_yard() {
     let dir = tempfile::tempdir().unwrap();
     let yard = Yard::new(dir.path());

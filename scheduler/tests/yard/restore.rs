@@ -4,6 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use rollout::checkpoint::{Checkpoint, Layer, LayerId};
 use rollout::failure::Failure;
 use rollout::outcome::{Captured, Outcome, Reward, Times, Usage};
 use rollout::plan::{JobPlan, StepKind};
@@ -25,8 +26,10 @@ tasks: {from: {inline: [{n: "1"}]}}
 group: {size: 2}
 defaults: {image: host, timeout: 30s, retry: {limit: 2, backoff: 1s, max_backoff: 2s}}
 steps:
-  - {name: setup, run: "true"}
-  - {name: agent, needs: [setup], from: setup, agent: {command: [solve, "${row.n}"]}, outputs: [{name: out, path: out}]}
+  - {name: fork, per: group, run: "true"}
+  - {name: setup, needs: [fork], run: "true"}
+  - {name: agent, needs: [setup], from: setup, agent: {command: [solve, "${row.n}"], resume: true},
+     checkpoint: {every: 1m, keep: 2}, outputs: [{name: out, path: out}]}
   - {name: grade, needs: [agent], from: image, run: "true", grader: {reward_file: /r.txt},
      inputs: [{artifact: agent.out, path: /in/out}]}
 "#;
@@ -127,7 +130,8 @@ impl World {
     }
 
     fn outcome(&mut self, attempt: AttemptId) -> Outcome {
-        let kind = self.plans[&attempt.rollout.group.job].step(attempt.step).kind;
+        let step = self.plans[&attempt.rollout.group.job].step(attempt.step);
+        let (kind, saves) = (step.kind, step.checkpoint.after);
         let failure = match (self.below(6), kind) {
             (0, _) => Some(Failure::new(FailureCode::StartFailed, "no \u{1f980} image \0")),
             (1, StepKind::Agent) => Some(Failure::new(FailureCode::AgentTimeout, "ran 30s")),
@@ -150,8 +154,17 @@ impl World {
             times: Times { taken_at: self.now.wall, ended_at: self.now.wall, ..Times::default() },
             usage: Usage::default(),
             image_digest: "host:0".to_owned(),
-            checkpoint: None,
+            checkpoint: saves.then(|| self.workspace()),
         }
+    }
+
+    /// No two are the same.
+    fn workspace(&mut self) -> Checkpoint {
+        let mut bytes = [0; 32];
+        bytes[..8].copy_from_slice(&self.below(u64::MAX).to_le_bytes());
+        let id = LayerId::from_bytes(bytes);
+        let layer = Layer { id, blob: id.hex(), packed: Bytes(5), content: Bytes(7), entries: 2 };
+        Checkpoint { image: "host:0".to_owned(), layers: vec![layer] }
     }
 
     async fn step(&mut self) {
@@ -209,13 +222,17 @@ impl World {
                 let Some((attempt, to)) = self.pick(&live) else { return };
                 let at = Fence { node: to.node, incarnation: to.incarnation, generation: to.generation };
                 match kind {
-                    11 => Event::AttemptRefused {
-                        at,
-                        attempt,
-                        class: RefusalClass::Busy,
-                        message: "full".to_owned(),
-                    },
-                    12..14 => Event::AttemptStarted { at, attempt, started_at: self.now.wall },
+                    11 => {
+                        let classes =
+                            [RefusalClass::Busy, RefusalClass::CheckpointBad, RefusalClass::SandboxGone];
+                        let class = self.pick(&classes).unwrap();
+                        Event::AttemptRefused { at, attempt, class, message: "full".to_owned() }
+                    }
+                    12 => {
+                        let checkpoint = Box::new(self.workspace());
+                        Event::CheckpointTaken { at, attempt, checkpoint }
+                    }
+                    13 => Event::AttemptStarted { at, attempt, started_at: self.now.wall },
                     _ => {
                         let outcome = Box::new(self.outcome(attempt));
                         let kept = outcome.failure.is_none() && self.below(2) == 0;
@@ -228,8 +245,8 @@ impl World {
     }
 }
 
-/// How many rollouts ended and attempts were made.
-async fn run(seed: u64) -> (usize, usize) {
+/// How many rollouts ended, attempts were made and checkpoints are left.
+async fn run(seed: u64) -> (usize, usize, usize) {
     let dir = tempfile::tempdir().unwrap();
     let (writer, reads, _) = store::open(dir.path(), None).await.unwrap();
     let config = Config::default();
@@ -275,21 +292,26 @@ async fn run(seed: u64) -> (usize, usize) {
         }
     }
     assert!(world.stored.ends.values().all(|ends| ends.len() == 1), "seed {seed}");
-    (world.stored.ends.len(), world.stored.attempts.len())
+    let saved = world.stored.checkpoints.len();
+    (world.stored.ends.len(), world.stored.attempts.len(), saved)
 }
 
 #[tokio::test]
 async fn the_store_gives_back_what_a_naive_store_does() {
     let one = std::env::var("SEED").ok().map(|seed| seed.parse().expect("SEED is a number"));
-    let (mut ended, mut attempts) = (0, 0);
+    let (mut ended, mut attempts, mut saved) = (0, 0, 0);
     for seed in one.map_or(0..SEEDS, |seed: u64| seed..seed + 1) {
         println_seed(seed);
-        let (more_ended, more_attempts) = run(seed).await;
+        let (more_ended, more_attempts, more_saved) = run(seed).await;
         ended += more_ended;
         attempts += more_attempts;
+        saved += more_saved;
     }
     // Random yards in which nothing happens would prove nothing.
-    assert!(one.is_some() || (ended >= 20 && attempts >= 100), "{ended} ended, {attempts} attempts");
+    assert!(
+        one.is_some() || (ended >= 20 && attempts >= 100 && saved >= 20),
+        "{ended} ended, {attempts} attempts, {saved} checkpoints"
+    );
 }
 
 /// Shown when the test fails.

@@ -19,7 +19,8 @@ use super::Error;
 const ENTRY_BYTES: u64 = 4096;
 const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
 const BOOT_FILE: &str = "boot";
-const STAGED_DIR: &str = "staged";
+/// In a store: layers that are being made or removed.
+pub const STAGED_DIR: &str = "staged";
 /// In the directory of a layer: its tree, and its text.
 const TREE_DIR: &str = "tree";
 const LAYER_FILE: &str = "layer";
@@ -56,7 +57,7 @@ impl Kept {
 }
 
 /// A layer that stays as long as this does.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Pinned {
     /// Its tree, as overlayfs takes it.
     pub path: PathBuf,

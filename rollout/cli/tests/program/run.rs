@@ -67,6 +67,29 @@ fn hello_runs_and_can_be_looked_at_when_its_yard_is_gone() {
 }
 
 #[test]
+fn a_step_that_was_never_started_is_explained_by_the_one_that_failed() {
+    let dir = tempfile::tempdir().expect("a directory");
+    if !sandboxes(dir.path()) {
+        return;
+    }
+    std::fs::write(dir.path().join("spec.yaml"), SLOW.replace("sleep 3", "exit 3")).expect("written");
+    let ran = rollyard(dir.path(), &["run", "spec.yaml", "--output", "quiet"]);
+    assert_eq!(ran.code, 1, "{}", ran.stderr);
+    let rollout = format!("{}-g0-s0", ran.stdout.trim());
+    let grade = format!("{rollout}/grade");
+    let why = "step `work`: step_exit (exited with code 3 after ";
+    for (target, begins) in [
+        (&rollout, "The rollout ended as failed: "),
+        (&grade, "Step `grade` was never started: the rollout ended as failed: "),
+    ] {
+        let said = rollyard(dir.path(), &["explain", target]);
+        assert!(said.stdout.starts_with(&format!("{begins}{why}")), "{}", said.stdout);
+    }
+    let logs = rollyard(dir.path(), &["logs", &grade]);
+    assert!(logs.stderr.contains("the step was never started"), "{}", logs.stderr);
+}
+
+#[test]
 fn forty_tells_every_misbehaviour_apart() {
     let dir = tempfile::tempdir().expect("a directory");
     if !sandboxes(dir.path()) {

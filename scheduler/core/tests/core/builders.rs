@@ -3,13 +3,15 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use rollout::checkpoint::{Checkpoint, CheckpointId, Layer, LayerId};
 use rollout::failure::Failure;
 use rollout::outcome::{Captured, Outcome, Reward, Times, Usage};
 use rollout::plan::*;
 use rollout::quantity::{Limit, Request};
 use rollout::*;
-use scheduler_core::event::{Capacity, ExpandedGroup, Fence};
+use scheduler_core::event::{Capacity, ExpandedGroup, Fence, RefusalClass};
 use scheduler_core::model::Stored;
+use scheduler_core::snapshot::AttemptSnapshot;
 use scheduler_core::{Cluster, Command, Config, Event, Now, Record};
 
 pub fn resources(cpu_milli: u64, memory_mib: u64) -> Resources {
@@ -95,6 +97,27 @@ pub fn chained(size: u32) -> JobPlan {
     plan(size, vec![step("a", StepKind::Run, &[]), b, step("grade", StepKind::Grader, &[1])])
 }
 
+/// setup, once a group -> agent (from setup) -> grade (from setup)
+pub fn forked(size: u32) -> JobPlan {
+    let mut setup = step("setup", StepKind::Run, &[]);
+    setup.per = Per::Group;
+    setup.checkpoint.after = true;
+    let mut agent = step("agent", StepKind::Agent, &[0]);
+    agent.origin = Origin::Checkpoint(StepIndex(0));
+    let mut grade = step("grade", StepKind::Grader, &[1]);
+    grade.origin = Origin::Checkpoint(StepIndex(0));
+    plan(size, vec![setup, agent, grade])
+}
+
+/// `chained`, with the workspace of a and b saved, and the grader in a new sandbox over that of b.
+pub fn saved_chain(size: u32) -> JobPlan {
+    let mut plan = chained(size);
+    plan.steps[0].checkpoint.after = true;
+    plan.steps[1].checkpoint.after = true;
+    plan.steps[2].origin = Origin::Checkpoint(StepIndex(1));
+    plan
+}
+
 pub fn outcome(code: Option<FailureCode>, reward: Option<f32>) -> Box<Outcome> {
     Box::new(Outcome {
         failure: code.map(|code| Failure::new(code, "it happened")),
@@ -111,6 +134,14 @@ pub fn outcome(code: Option<FailureCode>, reward: Option<f32>) -> Box<Outcome> {
         image_digest: "host:0".into(),
         checkpoint: None,
     })
+}
+
+/// The workspace an attempt leaves: no other attempt leaves the same.
+pub fn workspace_of(attempt: AttemptId) -> Checkpoint {
+    let name = Checkpoint { image: attempt.to_string(), layers: vec![] }.id().to_string();
+    let id: LayerId = name.parse().unwrap();
+    let layer = Layer { id, blob: id.hex(), packed: Bytes(1), content: Bytes(1), entries: 1 };
+    Checkpoint { image: "host:0".into(), layers: vec![layer] }
 }
 
 pub fn capacity(cpu_milli: u64) -> Capacity {
@@ -145,6 +176,7 @@ pub struct Started {
     pub attempt: AttemptId,
     pub continue_from: Option<AttemptId>,
     pub keep: bool,
+    pub base: Option<CheckpointId>,
 }
 
 impl Yard {
@@ -222,7 +254,7 @@ impl Yard {
         self.commands
             .iter()
             .filter_map(|c| match c {
-                Command::Start { to, attempt, continue_from, keep, base: _ } => Some(Started {
+                Command::Start { to, attempt, continue_from, keep, base } => Some(Started {
                     fence: Fence {
                         node: to.node.clone(),
                         incarnation: to.incarnation,
@@ -231,16 +263,56 @@ impl Yard {
                     attempt: *attempt,
                     continue_from: *continue_from,
                     keep: *keep,
+                    base: base.as_ref().map(|checkpoint| checkpoint.id()),
                 }),
                 _ => None,
             })
             .collect()
     }
 
+    /// What was placed and has not ended, by the store.
+    pub fn open(&self) -> Vec<Started> {
+        let open = self.stored.attempts.values().filter(|a| a.outcome.is_none());
+        let started = |a: &AttemptSnapshot| Started {
+            fence: Fence { node: a.node.clone(), incarnation: a.incarnation, generation: a.generation },
+            attempt: a.attempt,
+            continue_from: a.continue_from,
+            keep: false,
+            base: a.base,
+        };
+        open.map(started).collect()
+    }
+
     pub fn end(&mut self, started: &Started, code: Option<FailureCode>, reward: Option<f32>) {
-        let kept = started.keep && code.is_none();
+        self.end_with(started, outcome(code, reward));
+    }
+
+    /// It ends, and leaves a workspace that is named by its attempt.
+    pub fn end_saved(&mut self, started: &Started, code: Option<FailureCode>, reward: Option<f32>) {
+        let mut outcome = outcome(code, reward);
+        outcome.checkpoint = Some(workspace_of(started.attempt));
+        self.end_with(started, outcome);
+    }
+
+    pub fn end_with(&mut self, started: &Started, outcome: Box<Outcome>) {
+        let kept = started.keep && outcome.failure.is_none();
         let (at, attempt) = (started.fence.clone(), started.attempt);
-        self.event(Event::AttemptEnded { at, attempt, outcome: outcome(code, reward), kept });
+        self.event(Event::AttemptEnded { at, attempt, outcome, kept });
+    }
+
+    pub fn refuse(&mut self, started: &Started, class: RefusalClass, message: &str) {
+        let (at, attempt, message) = (started.fence.clone(), started.attempt, message.to_owned());
+        self.event(Event::AttemptRefused { at, attempt, class, message });
+    }
+
+    /// The scheduler starts anew from what it stored; its executors are not back yet.
+    pub fn restart(&mut self) {
+        let (cluster, records) = Cluster::restore(Config::default(), self.now, self.stored.snapshot());
+        assert!(records.is_empty(), "{records:?}");
+        self.cluster = cluster;
+        self.records.clear();
+        self.commands.clear();
+        self.pass();
     }
 
     pub fn later(&mut self, wait: Millis) {

@@ -8,3 +8,4 @@ mod held;
 mod passes;
 mod random;
 mod rules;
+mod workspaces;

@@ -6,10 +6,13 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use rollout::{AttemptId, FailureCode, Generation, GroupId, IncarnationId, JobId, Millis, NodeId};
+use rollout::checkpoint::CheckpointId;
+use rollout::plan::{CheckpointPlan, JobPlan, Keep, Origin, Per, StepKind};
+use rollout::{AttemptId, Domain, FailureCode, Generation, GroupId, IncarnationId, JobId, Millis, NodeId};
 use scheduler_core::counts::NodeUse;
 use scheduler_core::event::{Fence, Held, HeldPhase, Measured, RefusalClass};
 use scheduler_core::model::Patience;
+use scheduler_core::record::CheckpointKind;
 use scheduler_core::{Cluster, Command, Config, Event};
 
 use crate::builders::*;
@@ -43,6 +46,8 @@ struct Held1 {
     keep: bool,
     /// Whose sandbox it went on in.
     predecessor: Option<AttemptId>,
+    /// What its new sandbox started with.
+    base: Option<CheckpointId>,
 }
 
 /// An executor as the wire sees it.
@@ -64,11 +69,25 @@ impl Exec {
 fn reporter(event: &Event) -> Option<&NodeId> {
     match event {
         Event::AttemptStarted { at, .. }
+        | Event::CheckpointTaken { at, .. }
         | Event::AttemptEnded { at, .. }
         | Event::AttemptRefused { at, .. } => Some(&at.node),
         Event::Held { node, .. } => Some(node),
         _ => None,
     }
+}
+
+const JOBS: u64 = 5;
+
+fn plans() -> [JobPlan; 5] {
+    let only = plan(1, vec![step("only", StepKind::Run, &[])]);
+    let mut forked = forked(3);
+    forked.steps[1].checkpoint = CheckpointPlan { every: Some(Millis(1)), ..CheckpointPlan::default() };
+    forked.steps[1].resume = true;
+    let mut saved = saved_chain(2);
+    saved.steps[1].checkpoint.every = Some(Millis(1));
+    saved.steps[1].checkpoint.keep = Keep::Newest(2);
+    [graded(3), chained(2), only, forked, saved]
 }
 
 struct World {
@@ -83,6 +102,9 @@ struct World {
     next_incarnation: u64,
     /// (attempt, generation) -> the one incarnation it may run in.
     granted: BTreeMap<(AttemptId, Generation), IncarnationId>,
+    plans: BTreeMap<JobId, JobPlan>,
+    /// Workspaces saved so far: no two are the same.
+    saved: u32,
 }
 
 impl World {
@@ -96,14 +118,14 @@ impl World {
             to_seal: BTreeSet::new(),
             next_incarnation: 1,
             granted: BTreeMap::new(),
+            plans: BTreeMap::new(),
+            saved: 0,
         };
-        for (n, plan) in
-            [graded(3), chained(2), plan(1, vec![step("only", rollout::plan::StepKind::Run, &[])])]
-                .into_iter()
-                .enumerate()
-        {
-            let groups = 1 + u32::try_from(world.random.below(4)).unwrap();
-            world.yard.submit(JobId::from_bits(n as u64 + 1), plan, groups);
+        for (n, plan) in plans().into_iter().enumerate() {
+            let groups = 1 + u32::try_from(world.random.below(3)).unwrap();
+            let job = JobId::from_bits(n as u64 + 1);
+            world.plans.insert(job, plan.clone());
+            world.yard.submit(job, plan, groups);
             world.obey();
         }
         for name in ["n1", "n2", "n3"] {
@@ -144,7 +166,9 @@ impl World {
     fn obey(&mut self) {
         for command in std::mem::take(&mut self.yard.commands) {
             match command {
-                Command::Start { to, attempt, continue_from, keep, base: _ } => {
+                Command::Start { to, attempt, continue_from, keep, base } => {
+                    let base = base.map(|checkpoint| checkpoint.id());
+                    self.check_start(attempt, continue_from, base);
                     let holder = self.granted.entry((attempt, to.generation)).or_insert(to.incarnation);
                     assert_eq!(*holder, to.incarnation, "{attempt} at {} granted twice", to.generation);
                     let Some(exec) = self.reach(&to.node, to.incarnation) else { continue };
@@ -178,6 +202,7 @@ impl World {
                         end: None,
                         keep,
                         predecessor: continue_from,
+                        base,
                     };
                     exec.held.insert(attempt, held);
                 }
@@ -226,6 +251,30 @@ impl World {
         }
     }
 
+    /// A step that finished well does not run again while what it left is good, and a new sandbox
+    /// starts with a checkpoint wherever another step's workspace is asked for.
+    fn check_start(&self, attempt: AttemptId, from: Option<AttemptId>, base: Option<CheckpointId>) {
+        let stored = &self.yard.stored;
+        let saved = |a: &AttemptId| {
+            let all = stored.checkpoints.range((*a, 0)..=(*a, u32::MAX));
+            all.filter(|(_, c)| c.kind == CheckpointKind::After).count() > 0
+        };
+        let first = AttemptId { attempt: 0, ..attempt };
+        for (earlier, known) in stored.attempts.range(first..attempt) {
+            let ended_well = known.outcome.as_ref().is_some_and(|o| o.failure.is_none());
+            assert!(!(ended_well && saved(earlier)), "{attempt} runs though {earlier} has finished");
+        }
+        let step = self.plans[&attempt.rollout.group.job].step(attempt.step);
+        assert_eq!(step.per == Per::Group, attempt.rollout.is_shared());
+        let from_another = step.origin.step().is_some();
+        assert!(from.is_none() || matches!(step.origin, Origin::Live(_)));
+        assert!(!from_another || from.is_some() != base.is_some(), "{attempt}: {from:?} {base:?}");
+        if let Some(base) = base {
+            let known = stored.checkpoints.values().any(|c| c.checkpoint.id() == base);
+            assert!(known, "{attempt} starts from a checkpoint that is gone");
+        }
+    }
+
     fn reach(&mut self, node: &NodeId, incarnation: IncarnationId) -> Option<&mut Exec> {
         self.nodes.get_mut(node).filter(|e| e.incarnation == incarnation && e.connected)
     }
@@ -238,7 +287,13 @@ impl World {
         held.phase = HeldPhase::Ended;
         held.predecessor = None;
         let at = Fence { node: id.clone(), incarnation, generation: held.generation };
-        let event = Event::AttemptEnded { at, attempt, outcome: outcome(code, reward), kept: held.keep };
+        let step = self.plans[&attempt.rollout.group.job].step(attempt.step);
+        let mut outcome = outcome(code, reward);
+        if step.checkpoint.after && code.is_none_or(|code| code.consequence().should_grade) {
+            self.saved += 1;
+            outcome.checkpoint = Some(workspace_of(AttemptId { attempt: 1_000 + self.saved, ..attempt }));
+        }
+        let event = Event::AttemptEnded { at, attempt, outcome, kept: held.keep };
         held.end = Some(event.clone());
         if exec.connected {
             self.mail.push(event);
@@ -258,7 +313,11 @@ impl World {
         let mut running = self.running();
         running.retain(|(_, attempt)| !faults || attempt.rollout.sample != 1 || attempt.step.0 != 0);
         let Some((id, attempt)) = self.random.pick(&running) else { return };
-        let last = attempt.step.0 >= 1;
+        let step = self.plans[&attempt.rollout.group.job].step(attempt.step);
+        let (last, saves) = (step.kind == StepKind::Grader, step.checkpoint.every.is_some());
+        if saves && self.random.chance(40) {
+            return self.save(&id, attempt);
+        }
         let code = match self.random.below(if faults { 10 } else { 1 }) {
             1 => Some(FailureCode::StartFailed),
             2 => Some(FailureCode::AgentExit),
@@ -267,8 +326,23 @@ impl World {
             5 => Some(FailureCode::AgentTimeout),
             _ => None,
         };
+        let code = code.filter(|c| !attempt.rollout.is_shared() || c.domain() != Domain::Agent);
         let reward = (code.is_none() && last).then_some(1.0);
         self.finish(&id, attempt, code, reward);
+    }
+
+    /// A running step saves its workspace.
+    fn save(&mut self, id: &NodeId, attempt: AttemptId) {
+        let exec = &self.nodes[id];
+        if !exec.connected {
+            return;
+        }
+        self.saved += 1;
+        let name = AttemptId { attempt: 1_000 + self.saved, ..attempt };
+        let generation = exec.held[&attempt].generation;
+        let at = Fence { node: id.clone(), incarnation: exec.incarnation, generation };
+        let checkpoint = Box::new(workspace_of(name));
+        self.mail.push(Event::CheckpointTaken { at, attempt, checkpoint });
     }
 
     fn arrive(&mut self) {
@@ -371,14 +445,17 @@ impl World {
             }
             5 if self.random.chance(30) => self.restart_scheduler(),
             6 if self.random.chance(5) => {
-                let job = JobId::from_bits(1 + self.random.next() % 3);
+                let job = JobId::from_bits(1 + self.random.next() % JOBS);
                 let (code, reason) = (FailureCode::Cancelled, "random".to_owned());
                 self.deliver(Event::JobCancelled { job, code, reason });
             }
             7 => {
                 let running = self.running();
                 if let Some((id, attempt)) = self.random.pick(&running) {
-                    let class = self.random.pick(&[RefusalClass::Busy, RefusalClass::Unhealthy]).unwrap();
+                    let class = match self.nodes[&id].held[&attempt].base {
+                        Some(_) if self.random.chance(50) => RefusalClass::CheckpointBad,
+                        _ => self.random.pick(&[RefusalClass::Busy, RefusalClass::Unhealthy]).unwrap(),
+                    };
                     let exec = self.nodes.get_mut(&id).unwrap();
                     let held = exec.held.remove(&attempt).unwrap();
                     // Refused before anything ran: the sandbox it was to go on in is as it was.
@@ -390,6 +467,7 @@ impl World {
                             end: None,
                             keep: true,
                             predecessor: None,
+                            base: None,
                         };
                         exec.held.insert(from, kept);
                     }
@@ -447,7 +525,7 @@ impl World {
     }
 
     fn done(&self) -> bool {
-        let states = (1..=3).map(|n| self.yard.stored.job_state(JobId::from_bits(n)).unwrap());
+        let states = (1..=JOBS).map(|n| self.yard.stored.job_state(JobId::from_bits(n)).unwrap());
         states.into_iter().all(|s| s.is_final() || s == rollout::state::JobState::Held)
     }
 }

@@ -3,7 +3,7 @@
 use rollout::failure::Status;
 use rollout::plan::{OnAgentTimeout, OnGraderTimeout, OnIncomplete, StepKind};
 use rollout::state::{GroupClosedAs, JobState};
-use rollout::{Bytes, Domain, FailureCode, IncarnationId, Millis, StepIndex};
+use rollout::{Bytes, Domain, FailureCode, IncarnationId, Millis, StepIndex, Timestamp};
 use scheduler_core::event::{Held, HeldPhase, RefusalClass};
 use scheduler_core::{Cluster, Command, Config, Event, ExplainTarget, Record};
 
@@ -130,8 +130,8 @@ fn rules_after_an_agent_timeout_and_a_grader_timeout_are_kept() {
 fn a_chain_goes_on_in_its_sandbox_on_its_node_and_frees_it_at_the_end() {
     let mut yard = Yard::with(chained(1), 1);
     yard.attach("n1", 1, 8000);
+    let a = yard.starts().remove(0);
     yard.attach("n2", 2, 8000);
-    let a = yard.starts_all().remove(0);
     assert!(a.keep);
     yard.end(&a, None, None);
     let b = yard.starts().remove(0);
@@ -397,6 +397,25 @@ fn an_attempt_whose_lease_row_is_gone_at_a_restart_is_lost_and_tried_again() {
 }
 
 #[test]
+fn a_wall_clock_set_back_before_a_restart_makes_no_step_wait_longer_than_its_longest_wait() {
+    let mut yard = Yard::new();
+    yard.now.wall = Timestamp(10 * 86_400_000_000);
+    yard.submit(JOB, graded(1), 1);
+    yard.attach("n1", 1, 8000);
+    let refused = yard.starts().remove(0);
+    let (at, attempt, class) = (refused.fence.clone(), refused.attempt, RefusalClass::Busy);
+    yard.event(Event::AttemptRefused { at, attempt, class, message: "full".into() });
+    yard.now.wall = Timestamp(86_400_000_000);
+    let (cluster, records) = Cluster::restore(Config::default(), yard.now, yard.stored.snapshot());
+    assert!(records.is_empty(), "{records:?}");
+    yard.cluster = cluster;
+    yard.attach("n1", 1, 8000);
+    assert!(yard.starts().is_empty(), "it still waits");
+    yard.later(Millis(5_000));
+    assert_eq!(yard.starts().len(), 1);
+}
+
+#[test]
 fn a_sandbox_lost_too_often_is_never_a_zero_whatever_restarts() {
     let mut plan = chained(1);
     plan.steps[1].retry.limit = 0;
@@ -563,29 +582,4 @@ fn priority_then_age_orders_jobs_and_begun_groups_come_first() {
     yard.end(&first, None, None);
     let second = yard.starts().remove(0);
     assert_eq!(second.attempt.step, StepIndex(1), "its grader before any new agent");
-}
-
-impl Yard {
-    /// Starts of every command since the job was submitted (attach runs more than one pass).
-    fn starts_all(&self) -> Vec<Started> {
-        let mut starts = self.starts();
-        if starts.is_empty() {
-            starts = self
-                .stored
-                .attempts
-                .values()
-                .map(|a| Started {
-                    fence: scheduler_core::event::Fence {
-                        node: a.node.clone(),
-                        incarnation: a.incarnation,
-                        generation: a.generation,
-                    },
-                    attempt: a.attempt,
-                    continue_from: a.continue_from,
-                    keep: true,
-                })
-                .collect();
-        }
-        starts
-    }
 }

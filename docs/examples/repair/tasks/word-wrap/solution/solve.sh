@@ -1,0 +1,21 @@
+#!/bin/sh
+# A line may be as long as the width.
+set -eu
+cd "${REPAIR_WORKSPACE:-/workspace}"
+exec python3 -I -S -B - <<'EOF'
+import pathlib
+
+
+def change(name, edits):
+    path = pathlib.Path(name)
+    text = path.read_text()
+    for broken, fixed in edits:
+        assert text.count(broken) == 1, f"{name} holds {text.count(broken)} times {broken!r}"
+        text = text.replace(broken, fixed)
+    path.write_text(text)
+
+
+change('wrap.py', [
+    ('len(line) + 1 + len(word) < width', 'len(line) + 1 + len(word) <= width'),
+])
+EOF

@@ -1,0 +1,55 @@
+//! Workspaces at rest: what an attempt's sandbox changed is packed and stored, and another sandbox
+//! starts over it.
+//!
+//! The durable form is the packed layer in the blob store. The layers on the node are a cache of
+//! directories: fetched and checked once for all who wait, mounted and never copied, kept while a
+//! sandbox lies over them.
+//!
+//! ```text
+//! sandbox ──pack──> packed ──put──> blob store ──fetch, unpack──> layer directory ──lower──> sandbox
+//! ```
+//! Invariant: a sandbox is made over whole layers with the ids its checkpoint names, or not at all.
+//! Invariant: what lies under a sandbox is never written; two forks share nothing else.
+
+mod fetch;
+mod save;
+mod stack;
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex};
+
+use images::layers::{LayerStore, Pinned};
+use rollout::checkpoint::LayerId;
+use tokio::sync::{Semaphore, watch};
+
+pub(crate) use fetch::FetchError;
+pub(crate) use save::{SaveError, Saving, save};
+pub(crate) use stack::{StackError, named, stack};
+
+/// Workspaces packed at once. Packing keeps a core and the disk busy.
+const PACKS_MAX: usize = 2;
+/// Layers fetched at once.
+const FETCHES_MAX: usize = 2;
+
+type Fetched = Option<Result<Pinned, FetchError>>;
+
+/// The layers of this node, and the work on them.
+#[derive(Debug)]
+pub(crate) struct Workspaces {
+    store: LayerStore,
+    /// Of each layer that is being fetched, what comes of it.
+    fetching: Mutex<BTreeMap<LayerId, watch::Receiver<Fetched>>>,
+    packs: Semaphore,
+    fetches: Arc<Semaphore>,
+}
+
+impl Workspaces {
+    pub(crate) fn new(store: LayerStore) -> Self {
+        Self {
+            store,
+            fetching: Mutex::default(),
+            packs: Semaphore::new(PACKS_MAX),
+            fetches: Arc::new(Semaphore::new(FETCHES_MAX)),
+        }
+    }
+}

@@ -1,0 +1,120 @@
+//! What a sandbox changed, into the blob store.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use images::layers::{self, Bounds};
+use rollout::Bytes;
+use rollout::checkpoint::{Checkpoint, LAYERS_MAX, Layer};
+use tokio_util::task::TaskTracker;
+
+use super::Workspaces;
+use crate::sandbox::{Pack, PackError, Sandbox};
+use crate::storage::{Storage, StorageError, chain};
+
+/// Of packed files, so that no two have one name: one that was given up may still be written.
+static NEXT: AtomicU64 = AtomicU64::new(0);
+
+/// What saving needs.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Saving<'a> {
+    pub workspaces: &'a Arc<Workspaces>,
+    pub storage: &'a Storage,
+    pub tasks: &'a TaskTracker,
+    pub sandbox: &'a dyn Sandbox,
+    pub dir: &'a Path,
+    pub disk_limit: Bytes,
+}
+
+#[derive(Debug)]
+pub(crate) struct Saved {
+    pub checkpoint: Checkpoint,
+    /// What the sandbox added to it; none if nothing was changed.
+    pub layer: Option<Layer>,
+}
+
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum SaveError {
+    /// The workspace holds what no layer can: the doing of what ran in it.
+    #[error("its workspace cannot be saved: {0}")]
+    Refused(String),
+    /// Not in the time given; what runs goes on.
+    #[error("{0}")]
+    TooSlow(String),
+    #[error("{0}")]
+    Storage(String),
+}
+
+/// Packs the workspace and stores it. `freeze`: what runs in it stands still meanwhile, for at most
+/// so long; without, everything in it must be dead. `last`: the layer of the checkpoint before, on
+/// the same base: if nothing changed since, it is not stored again.
+///
+/// A stack that is as high as one can be is packed into one layer.
+pub(crate) async fn save(
+    saving: Saving<'_>,
+    freeze: Option<Duration>,
+    last: Option<&Layer>,
+) -> Result<Saved, SaveError> {
+    let Saving { workspaces, storage, tasks, sandbox, dir, disk_limit } = saving;
+    let failed = |error: &StorageError| SaveError::Storage(chain(error));
+    let below = sandbox.layers();
+    let is_full = below.len() >= LAYERS_MAX;
+    let collapsed = if is_full { below } else { &[] };
+    let content =
+        collapsed.iter().map(|mounted| mounted.layer.content.0).fold(disk_limit.0, u64::saturating_add);
+    let pack = Pack {
+        out: dir.join(format!("workspace-{}", NEXT.fetch_add(1, Ordering::Relaxed))),
+        below: collapsed.iter().map(|mounted| mounted.at.path.clone()).collect(),
+        bounds: Bounds::new(Bytes(content)),
+        freeze,
+    };
+    let out = pack.out.clone();
+    let packed = {
+        let turn = workspaces.packs.acquire().await;
+        let _turn = turn.map_err(|error| SaveError::Storage(error.to_string()))?;
+        sandbox.pack(pack).await.map_err(refused)?
+    };
+    let (layer, dropped) = (packed.layer, packed.dropped);
+    if dropped != layers::Dropped::default() {
+        tracing::debug!(layer = %layer.id, ?dropped, "left out of a workspace");
+    }
+    let is_empty = layer.entries == 0;
+    if !is_empty && last != Some(&layer) {
+        let blob = storage.put_file(&packed.file).await.map_err(|error| failed(&error))?;
+        if blob.sha256 != layer.blob {
+            let problem = format!("the packed workspace was {}, and {} was stored", layer.blob, blob.sha256);
+            return Err(SaveError::Storage(problem));
+        }
+        warm(workspaces, storage, tasks, &layer);
+    }
+    let removed = tokio::fs::remove_file(&out).await;
+    removed.map_err(|source| {
+        failed(&StorageError::File { action: "remove", what: out.display().to_string(), source })
+    })?;
+    let kept = if is_full { &[] } else { below };
+    let mut layers: Vec<Layer> = kept.iter().map(|mounted| mounted.layer.clone()).collect();
+    layers.extend((!is_empty).then(|| layer.clone()));
+    let checkpoint = Checkpoint { image: sandbox.image_digest().to_owned(), layers };
+    Ok(Saved { checkpoint, layer: (!is_empty).then_some(layer) })
+}
+
+/// Makes the layer's directory here in the background: the next step likely starts on this node.
+fn warm(workspaces: &Arc<Workspaces>, storage: &Storage, tasks: &TaskTracker, layer: &Layer) {
+    let (workspaces, storage, layer) = (Arc::clone(workspaces), storage.clone(), layer.clone());
+    let inner = tasks.clone();
+    tasks.spawn(async move {
+        if let Err(error) = workspaces.fetch(&storage, &inner, &layer).await {
+            tracing::info!(layer = %layer.id, %error, "the saved workspace is not kept on this node");
+        }
+    });
+}
+
+fn refused(error: PackError) -> SaveError {
+    match &error {
+        PackError::Tree(tree) if tree.of_the_tree() => SaveError::Refused(chain(tree)),
+        PackError::TooSlow { .. } => SaveError::TooSlow(chain(&error)),
+        PackError::Freeze(_) | PackError::Tree(_) | PackError::Panicked => SaveError::Storage(chain(&error)),
+    }
+}
