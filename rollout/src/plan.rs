@@ -220,7 +220,7 @@ pub struct StepPlan {
     pub env_column: Option<Template>,
     pub files: Vec<FilePlan>,
     pub inputs: Vec<InputPlan>,
-    pub outputs: Vec<OutputDecl>,
+    pub outputs: Vec<OutputDecl<SourcePlan>>,
     pub resources: ResourcesPlan,
     pub timeout: Field<Millis>,
     pub start_timeout: Field<Millis>,
@@ -383,9 +383,9 @@ pub struct InputPlan {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct OutputDecl {
+pub struct OutputDecl<S = OutputSource> {
     pub name: Name,
-    pub source: OutputSource,
+    pub source: S,
     pub media_type: String,
     pub max_bytes: Bytes,
 }
@@ -397,6 +397,34 @@ pub enum OutputSource {
     Path(String),
     /// Standard output of this shell text, run in the same sandbox after the work.
     Command(String),
+    /// Files and directories, packed as one artifact of [`TREE_MEDIA_TYPE`]; at most
+    /// [`OUTPUT_PATHS_MAX`].
+    Paths(Vec<String>),
+}
+
+/// Of an artifact that holds several paths.
+pub const TREE_MEDIA_TYPE: &str = "application/vnd.rollyard.tree.v1";
+
+/// The most paths of one output.
+pub const OUTPUT_PATHS_MAX: usize = 256;
+
+/// Where an output comes from, before lookups.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum SourcePlan {
+    Fixed(OutputSource),
+    Paths(Vec<Template>),
+    /// One lookup of a column that holds a list of paths.
+    PathsOf(Template),
+}
+
+impl SourcePlan {
+    /// Whether the artifact holds several paths.
+    pub const fn is_tree(&self) -> bool {
+        match self {
+            Self::Fixed(source) => matches!(source, OutputSource::Paths(_)),
+            Self::Paths(_) | Self::PathsOf(_) => true,
+        }
+    }
 }
 
 /// `limit` does not count the first attempt.

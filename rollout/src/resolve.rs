@@ -8,8 +8,9 @@ use sha2::{Digest, Sha256};
 use crate::ids::{GroupId, JobId, RolloutId, StepIndex};
 use crate::name::Name;
 use crate::plan::{
-    CommandPlan, Field, FileContent, JobPlan, Per, Piece, ResolvedCheckpoint, ResolvedCommand,
-    ResolvedContent, ResolvedFile, ResolvedStep, ResourcesPlan, StepPlan, Template,
+    CommandPlan, Field, FileContent, JobPlan, OUTPUT_PATHS_MAX, OutputDecl, OutputSource, Per, Piece,
+    ResolvedCheckpoint, ResolvedCommand, ResolvedContent, ResolvedFile, ResolvedStep, ResourcesPlan,
+    SourcePlan, StepPlan, Template,
 };
 use crate::quantity::Resources;
 use crate::spec::{self, DiagnosticCode};
@@ -96,6 +97,11 @@ pub(crate) fn step_templates(step: &StepPlan) -> impl Iterator<Item = &Template>
         .chain(&step.env_column)
         .chain(arguments)
         .chain(files)
+        .chain(step.outputs.iter().flat_map(|output| match &output.source {
+            SourcePlan::Fixed(_) => &[],
+            SourcePlan::Paths(paths) => paths.as_slice(),
+            SourcePlan::PathsOf(column) => std::slice::from_ref(column),
+        }))
         .chain(&step.checkpoint.key)
         .chain(times)
         .chain(resources.iter().filter_map(per_row))
@@ -157,22 +163,24 @@ impl Names<'_> {
         found.ok_or_else(|| ResolveError::NotKnown { lookup: shown(&path.join("."), 128) })
     }
 
+    /// The value of a column that a template of one lookup names, and the column for messages.
+    fn column(&self, lookup: &Template) -> (Option<&Value>, String) {
+        let path = match lookup.0.as_slice() {
+            [Piece::Lookup(path)] => path.get(1..).unwrap_or_default(),
+            _ => &[],
+        };
+        let mut parts = path.iter();
+        let first = parts.next().and_then(|first| self.row?.get(first));
+        (parts.fold(first, |value, part| value?.get(part)), shown(&path.join("."), 128))
+    }
+
     /// The variables that a column holds: an object of texts, numbers and booleans.
     fn variables(
         &self,
         step: &StepPlan,
         column: &Template,
     ) -> Result<BTreeMap<String, String>, ResolveError> {
-        let columns = match column.0.as_slice() {
-            [Piece::Lookup(path)] => path.get(1..).unwrap_or_default(),
-            _ => &[],
-        };
-        let mut path: Vec<&str> = columns.iter().map(String::as_str).collect();
-        let mut found = self.row.and_then(|row| row.get(*path.first()?));
-        for key in path.iter().skip(1) {
-            found = found.and_then(|value| value.get(key));
-        }
-        let shown_column = shown(&path.join("."), 128);
+        let (found, shown_column) = self.column(column);
         let entries = match found {
             None => return Err(ResolveError::MissingColumn { column: shown_column }),
             Some(Value::Object(entries)) => entries,
@@ -185,12 +193,7 @@ impl Names<'_> {
         for key in entries.keys() {
             spec::check_env_name(key)
                 .map_err(|mismatch| bad(step, "env", mismatch.message, mismatch.expected))?;
-            path.push(key);
-            let value = row_value(
-                self.row.ok_or_else(|| ResolveError::MissingColumn { column: shown_column.clone() })?,
-                &path,
-            )?;
-            path.pop();
+            let value = row_value(entries, &[key])?;
             if value.len() > spec::ARGUMENT_BYTES_MAX {
                 let field = field_of(step, &format!("env.{key}"));
                 return Err(ResolveError::TooLong {
@@ -525,7 +528,7 @@ fn with_hash(
         workdir: checked(names, step, "workdir", &step.workdir)?,
         env,
         files: files(names, step, client_files)?,
-        outputs: step.outputs.clone(),
+        outputs: step.outputs.iter().map(|output| declared(names, step, output)).collect::<Result<_, _>>()?,
         resources,
         timeout: time(names, step, "timeout", &step.timeout)?,
         start_timeout: time(names, step, "start_timeout", &step.start_timeout)?,
@@ -543,6 +546,49 @@ fn layers(names: &Names<'_>, step: &StepPlan) -> Result<Vec<String>, ResolveErro
         Ok(text)
     };
     step.layers.iter().enumerate().map(layer).collect()
+}
+
+/// An output with its paths looked up.
+fn declared(
+    names: &Names<'_>,
+    step: &StepPlan,
+    output: &OutputDecl<SourcePlan>,
+) -> Result<OutputDecl, ResolveError> {
+    let field = format!("outputs.{}.paths", output.name);
+    let checked = |path: String| {
+        spec::check_path(&path, true)
+            .map_err(|mismatch| bad(step, &field, mismatch.message, mismatch.expected))?;
+        Ok(path)
+    };
+    let source = match &output.source {
+        SourcePlan::Fixed(source) => source.clone(),
+        SourcePlan::Paths(paths) => {
+            let paths = paths.iter().map(|path| checked(names.expand(path)?));
+            OutputSource::Paths(paths.collect::<Result<_, ResolveError>>()?)
+        }
+        SourcePlan::PathsOf(column) => {
+            let (found, shown_column) = names.column(column);
+            let items = match found {
+                None => return Err(ResolveError::MissingColumn { column: shown_column }),
+                Some(Value::Array(items)) if items.len() <= OUTPUT_PATHS_MAX => items,
+                Some(_) => {
+                    let problem = format!("column `{shown_column}` holds no list");
+                    let expected = format!("a list of at most {OUTPUT_PATHS_MAX} paths (OUTPUT_PATHS_MAX)");
+                    return Err(bad(step, &field, problem, expected));
+                }
+            };
+            let path = |item: &Value| match item {
+                Value::String(path) => checked(path.clone()),
+                _ => {
+                    let problem = format!("column `{shown_column}` holds an item that is no text");
+                    Err(bad(step, &field, problem, "a list of absolute paths"))
+                }
+            };
+            OutputSource::Paths(items.iter().map(path).collect::<Result<_, _>>()?)
+        }
+    };
+    let OutputDecl { name, media_type, max_bytes, .. } = output;
+    Ok(OutputDecl { name: name.clone(), source, media_type: media_type.clone(), max_bytes: *max_bytes })
 }
 
 /// Text of a field with a grammar of its own.

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use rollout::plan::{JobPlan, Origin, ResolvedCommand, ResolvedStep};
+use rollout::plan::{JobPlan, Origin, OutputSource, ResolvedCommand, ResolvedStep, TREE_MEDIA_TYPE};
 use rollout::resolve::{Lookup, resolve_step};
 use rollout::spec;
 use rollout::{GroupId, JobId, RolloutId, StepIndex};
@@ -12,8 +12,13 @@ fn plan(from: &str, more: &str) -> JobPlan {
     let text = format!("apiVersion: rollyard/v1\nkind: RolloutJob\nname: x\ntasks: {{from: {from}}}\n{more}");
     let checked = spec::check(&text, "x.yaml");
     let whole = text.clone() + &spec::generated_steps(&text).unwrap();
-    let shown =
-        spec::check(&whole.replace(", agent: oracle", "").replace(", agent: [run, \"${HOME}\"]", ""), "y");
+    let shown = spec::check(
+        &whole
+            .replace(", environment_mode: separate", "")
+            .replace(", agent: oracle", "")
+            .replace(", agent: [run, \"${HOME}\"]", ""),
+        "y",
+    );
     let plan = checked.plan.clone().unwrap_or_else(|| panic!("{}", checked.render(&text)));
     let steps = shown.plan.as_ref().map(|plan| &plan.steps);
     assert_eq!(steps, Some(&plan.steps), "what is shown is what runs");
@@ -67,6 +72,17 @@ fn the_grader_starts_from_the_files_of_the_agent_in_a_sandbox_of_its_own() {
     let plan = plan("{harbor: tasks, agent: [run, \"${HOME}\"]}", "");
     assert_eq!(plan.steps[1].origin, Origin::Checkpoint(StepIndex(0)));
     assert!(plan.steps[0].checkpoint.after);
+}
+
+#[test]
+fn a_separate_grader_gets_the_declared_artifacts_where_they_were() {
+    let plan = plan("{harbor: tasks, agent: [run, \"${HOME}\"], environment_mode: separate}", "");
+    let [agent, grade] = resolved(&plan);
+    assert_eq!(agent.outputs[0].source, OutputSource::Paths(vec!["/app/out".to_owned()]));
+    assert_eq!(agent.outputs[0].media_type, TREE_MEDIA_TYPE);
+    assert_eq!((plan.steps[1].origin, grade.layers.len()), (Origin::Image, 1));
+    assert_eq!(plan.steps[1].inputs[0].path, "/");
+    assert!(plan.steps[0].outputs[0].source.is_tree());
 }
 
 #[test]

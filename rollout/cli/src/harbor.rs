@@ -7,7 +7,7 @@ use std::io::{BufWriter, Write};
 use std::path::{Path, PathBuf};
 
 use datasets::harbor::{self, HarborTask, TREES, Unsupported, Wants};
-use images::layers::{Bounds, pack_directory};
+use images::layers::{Bounds, Packed, pack_directory};
 use rollout::Bytes;
 use rollout::checkpoint::{Layer, LayerId};
 use rollout::plan::{EnvironmentMode, JobPlan, OnUnsupported, TaskSource};
@@ -160,10 +160,20 @@ impl Tasks {
         let rows = scratch.path().join("rows.jsonl");
         let failed = |source| Error::WriteFile { path: rows.clone(), source };
         let mut file = BufWriter::new(File::create(&rows).map_err(failed)?);
+        // Tasks often share a tree: each is stored once.
+        let mut stored: BTreeMap<LayerId, Layer> = BTreeMap::new();
         for task in &self.runnable {
             let mut layers = BTreeMap::new();
             for &tree in self.trees.iter().filter(|tree| task.dir.join(tree).is_dir()) {
-                layers.insert(tree, upload_tree(client, &task.dir.join(tree), tree, scratch.path()).await?);
+                let packed = pack_tree(&task.dir.join(tree), tree, scratch.path()).await?;
+                let id = packed.layer.id;
+                if !stored.contains_key(&id) {
+                    let (layer, file) = (&packed.layer, packed.file.clone());
+                    upload::put(client, file, &layer.blob, layer.packed.0).await?;
+                    stored.insert(id, packed.layer);
+                }
+                std::fs::remove_file(&packed.file).map_err(failed)?;
+                layers.insert(tree, stored[&id].clone());
             }
             let row = self.row(task, |tree| layers.get(tree).map(ToString::to_string));
             let line = serde_json::to_string(&row).map_err(std::io::Error::from).map_err(failed)?;
@@ -190,23 +200,14 @@ pub fn common_mode(dir: &Path) -> Result<Option<EnvironmentMode>, Error> {
     Ok(first.filter(|first| modes.all(|mode| mode == *first)))
 }
 
-async fn upload_tree(
-    client: &Client,
-    tree: &Path,
-    name: &'static str,
-    scratch: &Path,
-) -> Result<Layer, Error> {
+async fn pack_tree(tree: &Path, name: &'static str, scratch: &Path) -> Result<Packed, Error> {
     let (root, out) = (tree.to_owned(), scratch.join("tree"));
     let packing = tokio::task::spawn_blocking(move || {
         pack_directory(&root, name, &out, &Bounds::new(TREE_BYTES_MAX))
             .map_err(|source| Error::Tree { path: root, source: Box::new(source) })
     });
-    let packed = match packing.await {
-        Ok(packed) => packed?,
+    match packing.await {
+        Ok(packed) => packed,
         Err(panic) => std::panic::resume_unwind(panic.into_panic()),
-    };
-    upload::put(client, packed.file.clone(), &packed.layer.blob, packed.layer.packed.0).await?;
-    std::fs::remove_file(&packed.file)
-        .map_err(|source| Error::WriteFile { path: packed.file.clone(), source })?;
-    Ok(packed.layer)
+    }
 }

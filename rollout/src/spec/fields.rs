@@ -131,8 +131,8 @@ pub(crate) enum Grammar {
     Image,
     /// A read-only tree.
     Layer,
-    /// Exactly one lookup, of a column that holds an object.
-    RowObject,
+    /// Exactly one lookup, of a column that holds an object or a list.
+    RowColumn,
     /// `step.output`.
     Artifact,
     /// Octal permission bits.

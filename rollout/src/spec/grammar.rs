@@ -80,7 +80,7 @@ pub(crate) fn check(grammar: Grammar, text: &str, plain: bool) -> Result<(), Mis
         Grammar::MediaType => media_type(text),
         Grammar::Image => image(text),
         Grammar::Layer => layer(text),
-        Grammar::RowObject => {
+        Grammar::RowColumn => {
             Err(value(format!("{} is no lookup", quoted(text)), "one lookup, such as \"${row.env}\""))
         }
         Grammar::Artifact => artifact(text).map(drop),

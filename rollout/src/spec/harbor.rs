@@ -57,6 +57,9 @@ impl HarborSteps {
         self.take("workdir", &["workdir: ${row.workdir}"], lines);
         self.take("timeout", &["timeout: ${row.agent_timeout}"], lines);
         self.take("resources", RESOURCES, lines);
+        if self.mode == EnvironmentMode::Separate {
+            lines.push("    outputs: [{name: artifacts, paths: \"${row.artifacts}\"}]".to_owned());
+        }
     }
 
     fn grade(&self, lines: &mut Vec<String>) {
@@ -66,6 +69,7 @@ impl HarborSteps {
             }
             EnvironmentMode::Separate => {
                 lines.push("    from: image".to_owned());
+                lines.push("    inputs: [{artifact: agent.artifacts, path: /}]".to_owned());
                 self.take("image", &["image: ${row.image}"], lines);
             }
         }

@@ -110,7 +110,7 @@ fn scalar(grammar: Grammar, expands: Expands) -> Value {
         Grammar::Mode => json!({ "type": ["string", "integer"], "pattern": "^[0-7]{3,4}$" }),
         Grammar::ExitCode => text("^[0-9]{1,3}$"),
         Grammar::Url => text("^https?://"),
-        Grammar::RowObject => text("^\\$\\{row\\..*\\}$"),
+        Grammar::RowColumn => text("^\\$\\{row\\..*\\}$"),
         Grammar::Cron
         | Grammar::Timezone
         | Grammar::OutputPath

@@ -4,7 +4,7 @@ use super::fields::{
     Choice, Expands, Field, Grammar, Known, Object, Shape, choice, choice_later, count, duration, field,
     fixed, list, looked_up, text,
 };
-use crate::plan::STEPS_MAX;
+use crate::plan::{OUTPUT_PATHS_MAX, STEPS_MAX};
 use crate::time::{DURATION_MAX, Millis};
 
 /// The largest shell text (`run`, `outputs[].from`), in bytes.
@@ -356,7 +356,7 @@ static STEP_FIELDS: &[Field] = &[
         Shape::Either {
             of: &[
                 Shape::Map { keys: Grammar::EnvName, of: &ENV_VALUE, max: ENV_MAX },
-                looked_up(Grammar::RowObject, Known::Group),
+                looked_up(Grammar::RowColumn, Known::Group),
             ],
             expected: "a map of variables, or one lookup of a column that holds them",
         },
@@ -550,12 +550,24 @@ static INPUT: Object = Object::new(
     ],
 );
 
+static TREE_PATH: Shape = looked_up(Grammar::SandboxPath, Known::Group);
 static OUTPUT_DECL_SHAPE: Shape = Shape::Object(&OUTPUT_DECL);
 static OUTPUT_DECL: Object = Object::new(
     "StepOutput",
     &[
         field("name", fixed(Grammar::PlainName), "Unique in the step; no dot.").required(),
         field("path", fixed(Grammar::OutputPath), "The file; relative to `workdir` or absolute."),
+        field(
+            "paths",
+            Shape::Either {
+                of: &[
+                    Shape::List { of: &TREE_PATH, min: 1, max: OUTPUT_PATHS_MAX },
+                    looked_up(Grammar::RowColumn, Known::Group),
+                ],
+                expected: "a list of paths, or one lookup of a column that holds it",
+            },
+            "Files and directories, packed as one artifact; as an input they go below its `path`.",
+        ),
         field(
             "from",
             Shape::Scalar(Grammar::Shell, Expands::Verbatim),

@@ -1,6 +1,7 @@
 //! The real program: its exit codes, what it writes where, what it asks of a yard.
 
 mod asking;
+mod harbor;
 mod run;
 mod specs;
 mod support;
