@@ -2,6 +2,7 @@
 //! in the blob store, and the rows a file that stands for the directory.
 
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 use std::fs::File;
 use std::io::{BufWriter, Write};
 use std::path::{Path, PathBuf};
@@ -166,14 +167,16 @@ impl Tasks {
             let mut layers = BTreeMap::new();
             for &tree in self.trees.iter().filter(|tree| task.dir.join(tree).is_dir()) {
                 let packed = pack_tree(&task.dir.join(tree), tree, scratch.path()).await?;
-                let id = packed.layer.id;
-                if !stored.contains_key(&id) {
-                    let (layer, file) = (&packed.layer, packed.file.clone());
-                    upload::put(client, file, &layer.blob, layer.packed.0).await?;
-                    stored.insert(id, packed.layer);
-                }
+                let layer = match stored.entry(packed.layer.id) {
+                    Entry::Occupied(known) => known.get().clone(),
+                    Entry::Vacant(place) => {
+                        let (layer, file) = (packed.layer, packed.file.clone());
+                        upload::put(client, file, &layer.blob, layer.packed.0).await?;
+                        place.insert(layer).clone()
+                    }
+                };
                 std::fs::remove_file(&packed.file).map_err(failed)?;
-                layers.insert(tree, stored[&id].clone());
+                layers.insert(tree, layer);
             }
             let row = self.row(task, |tree| layers.get(tree).map(ToString::to_string));
             let line = serde_json::to_string(&row).map_err(std::io::Error::from).map_err(failed)?;
