@@ -1,11 +1,12 @@
 //! `cargo run --release -p benches -- NAME [ARGS]`. Format and rules: docs/promises.md.
 
+mod checkpoint;
 mod create;
 mod report;
 
 use anyhow::{Result, bail};
 
-const NAMES: &[&str] = &["create"];
+const NAMES: &[&str] = &["checkpoint", "create"];
 
 fn main() -> Result<()> {
     // The broker is this executable started again; that comes before anything else.
@@ -14,6 +15,7 @@ fn main() -> Result<()> {
     let name = args.next();
     let rest: Vec<String> = args.collect();
     match name.as_deref() {
+        Some("checkpoint") => checkpoint::main(&rest),
         Some("create") => create::main(&rest),
         Some(other) => bail!("no bench `{other}`; there are: {}", NAMES.join(", ")),
         None => bail!("usage: benches NAME [ARGS]; there are: {}", NAMES.join(", ")),

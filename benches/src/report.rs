@@ -88,6 +88,15 @@ pub fn comparison(bench: &str, case: &str, of: (&str, &[Round]), to: (&str, &[Ro
     }
 }
 
+/// One value, with what it was measured at.
+pub fn figure(bench: &str, case: &str, at: &[(&str, Value)], value: f64) {
+    let mut object = json!({"bench": bench, "case": case, "value": value, "load1": load1()});
+    for (key, at) in at {
+        object[*key] = at.clone();
+    }
+    line(&object);
+}
+
 pub fn skipped(bench: &str, case: &str, to: &str, reason: &str) {
     line(&json!({"bench": bench, "case": case, "to": to, "skipped": reason}));
 }

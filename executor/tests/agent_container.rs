@@ -28,7 +28,7 @@ const CLEAN_UP: Duration = Duration::from_secs(60);
 fn main() {
     executor::broker::run_if_asked();
     let is_root = nix::unistd::geteuid().is_root();
-    let tests: [(&str, Test); 7] = [
+    let tests: [(&str, Test); 9] = [
         ("a_step_succeeds_and_hands_in_what_it_made", |yard| Box::pin(success(yard))),
         ("a_step_out_of_time_is_told_and_then_killed", |yard| Box::pin(timeout(yard))),
         ("a_daemon_neither_delays_the_end_nor_outlives_it", |yard| Box::pin(daemon(yard))),
@@ -36,6 +36,8 @@ fn main() {
         ("a_chain_goes_on_in_one_sandbox", |yard| Box::pin(chain(yard))),
         ("a_grader_reads_no_fifo_and_no_link", |yard| Box::pin(rewards(yard))),
         ("a_flood_of_output_is_capped", |yard| Box::pin(flood(yard))),
+        ("a_workspace_goes_from_sandbox_to_sandbox_higher_than_a_stack", |yard| Box::pin(stacks(yard))),
+        ("a_step_that_was_killed_goes_on_from_its_last_checkpoint", |yard| Box::pin(goes_on(yard))),
     ];
     let trial = |(name, test): (&str, Test)| {
         let runner = move || {
@@ -167,6 +169,75 @@ async fn chain(yard: &mut HostYard) {
     assert_eq!(yard.blob(outcome.stdout.as_ref().unwrap()).await, "one\n");
     let release = v1::ReleaseSandbox { attempt: Some(attempt(0, 1)), generation: 1 };
     yard.send(command::Kind::Release(release)).await;
+}
+
+/// More saved workspaces in a row than a stack has layers.
+async fn stacks(yard: &mut HostYard) {
+    let mut base: Option<v1::Checkpoint> = None;
+    let mut heights = Vec::new();
+    for step in 0..36u32 {
+        let script = format!(
+            "cat log 2>/dev/null || true; echo {step} >> log; rm -rf d; mkdir d; echo {step} > d/f{step}; rm -f g{}; touch g{step}",
+            step.wrapping_sub(1)
+        );
+        let mut order = small("run", 0, &script);
+        (order.attempt, order.base) = (Some(attempt(0, step)), base);
+        order.step.as_mut().unwrap().checkpoint_after = true;
+        let outcome = yard.run(order).await;
+        assert_eq!(code(&outcome), "", "{:?}", outcome.failure);
+        let before: String = (0..step).map(|step| format!("{step}\n")).collect();
+        assert_eq!(yard.blob(outcome.stdout.as_ref().unwrap()).await, before);
+        let checkpoint = outcome.checkpoint.expect("a checkpoint");
+        assert_eq!(checkpoint.image, outcome.image_digest);
+        heights.push(checkpoint.layers.len());
+        base = Some(checkpoint);
+    }
+    assert_eq!(heights[..32], (1..=32).collect::<Vec<_>>());
+    assert_eq!(heights[32..], [1, 2, 3, 4], "a full stack became one layer");
+    let mut order = small("run", 1, "tail -1 log; ls; ls d");
+    order.base = base;
+    let outcome = yard.run(order).await;
+    assert_eq!(yard.blob(outcome.stdout.as_ref().unwrap()).await, "35\nd\ng35\nlog\nf35\n");
+}
+
+/// Saved while it runs, killed, started again over what was saved.
+async fn goes_on(yard: &mut HostYard) {
+    let script = "while :; do i=$(cat n 2>/dev/null || echo 0); echo $((i+1)) > m; mv m n; done";
+    let mut order = small("agent", 0, script);
+    order.step.as_mut().unwrap().checkpoint_every_ms = Some(20);
+    yard.send(command::Kind::Start(order)).await;
+    let pick = |r: &v1::report::Kind| match r {
+        v1::report::Kind::Checkpoint(taken) => taken.checkpoint.clone().filter(|c| !c.layers.is_empty()),
+        _ => None,
+    };
+    let mut bases = Vec::new();
+    while bases.len() < 4 {
+        bases.push(yard.wait("checkpoint", pick).await);
+    }
+    let kill = v1::KillAttempt {
+        attempt: Some(attempt(0, 0)),
+        generation: 1,
+        code: "cancelled".to_owned(),
+        reason: "enough".to_owned(),
+    };
+    yard.send(command::Kind::Kill(kill)).await;
+    assert_eq!(code(&yard.ended().await.outcome.unwrap()), "cancelled");
+    let mut counts = Vec::new();
+    for (sample, base) in (1..).zip(bases) {
+        assert_eq!(base.layers.len(), 1, "each replaces the one before");
+        let mut order = small("run", sample, "cat n");
+        order.base = Some(base);
+        let outcome = yard.run(order).await;
+        let count: u64 = yard
+            .blob(outcome.stdout.as_ref().unwrap())
+            .await
+            .iter()
+            .filter(|byte| byte.is_ascii_digit())
+            .fold(0, |n, byte| n * 10 + u64::from(byte - b'0'));
+        counts.push(count);
+    }
+    // Two may be of the moments before and after a move.
+    assert!(counts.is_sorted() && counts[0] > 0 && counts[3] > counts[0], "{counts:?}");
 }
 
 async fn rewards(yard: &mut HostYard) {

@@ -26,10 +26,14 @@ const ALLOWED: &[(&str, &[&str])] = &[
             "executor",
             "datasets",
             "blobs",
+            "images",
             "sandbox-init",
         ],
     ),
-    ("benches", &["tests", "executor", "rollout", "rollout-wire", "scheduler", "datasets", "blobs"]),
+    (
+        "benches",
+        &["tests", "executor", "images", "rollout", "rollout-wire", "scheduler", "datasets", "blobs"],
+    ),
 ];
 
 /// Crates that decide. They list none of [`SHELL_ONLY`].

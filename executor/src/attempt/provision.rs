@@ -94,7 +94,7 @@ async fn obtain(
 ) -> Result<(), Unready> {
     let step = &order.step;
     if let Some(kept) = slot {
-        let layers = workspace::named(order).map_err(stack_failed)?;
+        let layers = workspace::named(order).map_err(|error| stack_failed(&error))?;
         let is_there = |layer: &Layer| kept.layers().iter().any(|mounted| mounted.layer.id == layer.id);
         if let Some(absent) = layers.iter().find(|layer| !is_there(layer)) {
             let message = format!("layer {} cannot be laid over the sandbox this step goes on in", absent.id);
@@ -110,7 +110,7 @@ async fn obtain(
         id,
         image: step.image.clone(),
         image_digest: order.base.as_ref().map(|base| base.image.clone()),
-        layers: layers.map_err(stack_failed)?,
+        layers: layers.map_err(|error| stack_failed(&error))?,
         limits: step.resources.limit,
         user: step.user.clone(),
         workdir: step.workdir.clone(),
@@ -187,7 +187,7 @@ async fn place_inputs(
     Ok(())
 }
 
-fn stack_failed(error: StackError) -> Unready {
+fn stack_failed(error: &StackError) -> Unready {
     let message = error.to_string();
     let refused = |class| Unready::Refused(Refusal { class, message: message.clone() });
     match error {

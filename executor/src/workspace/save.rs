@@ -74,14 +74,17 @@ pub(crate) async fn save(
     let packed = {
         let turn = workspaces.packs.acquire().await;
         let _turn = turn.map_err(|error| SaveError::Storage(error.to_string()))?;
-        sandbox.pack(pack).await.map_err(refused)?
+        sandbox.pack(pack).await.map_err(|error| refused(&error))?
     };
-    let (layer, dropped) = (packed.layer, packed.dropped);
+    let dropped = packed.dropped;
+    // One that differs in times alone is the same, and the one that is stored stands.
+    let stored = last.filter(|last| last.id == packed.layer.id);
+    let layer = stored.cloned().unwrap_or(packed.layer);
     if dropped != layers::Dropped::default() {
         tracing::debug!(layer = %layer.id, ?dropped, "left out of a workspace");
     }
     let is_empty = layer.entries == 0;
-    if !is_empty && last != Some(&layer) {
+    if !is_empty && stored.is_none() {
         let blob = storage.put_file(&packed.file).await.map_err(|error| failed(&error))?;
         if blob.sha256 != layer.blob {
             let problem = format!("the packed workspace was {}, and {} was stored", layer.blob, blob.sha256);
@@ -111,10 +114,10 @@ fn warm(workspaces: &Arc<Workspaces>, storage: &Storage, tasks: &TaskTracker, la
     });
 }
 
-fn refused(error: PackError) -> SaveError {
-    match &error {
+fn refused(error: &PackError) -> SaveError {
+    match error {
         PackError::Tree(tree) if tree.of_the_tree() => SaveError::Refused(chain(tree)),
-        PackError::TooSlow { .. } => SaveError::TooSlow(chain(&error)),
-        PackError::Freeze(_) | PackError::Tree(_) | PackError::Panicked => SaveError::Storage(chain(&error)),
+        PackError::TooSlow { .. } => SaveError::TooSlow(chain(error)),
+        PackError::Freeze(_) | PackError::Tree(_) | PackError::Panicked => SaveError::Storage(chain(error)),
     }
 }

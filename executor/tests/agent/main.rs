@@ -7,4 +7,5 @@ mod fake;
 mod grading;
 mod links;
 mod provisioning;
+mod workspaces;
 mod yard;
