@@ -27,9 +27,30 @@ pub struct JobPlan {
     /// In a topological order of `needs`; 1..=[`STEPS_MAX`].
     pub steps: Vec<StepPlan>,
     pub output: OutputPlan,
+    /// Of its first cell where it has several: a job has one.
+    pub matrix: Option<MatrixPlan>,
     pub timeout: Option<Millis>,
     /// `sha256:<hex>` over the canonical JSON of the document (defaults not merged in).
     pub spec_hash: String,
+}
+
+/// One combination of the values of a matrix.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct MatrixPlan {
+    pub values: BTreeMap<String, String>,
+    /// Combinations of the whole document.
+    pub cells: usize,
+    /// Jobs at once; none: all.
+    pub max_parallel: Option<usize>,
+    /// The others end when one fails.
+    pub fail_fast: bool,
+}
+
+impl JobPlan {
+    /// How many jobs the document stands for.
+    pub fn cells(&self) -> usize {
+        self.matrix.as_ref().map_or(1, |matrix| matrix.cells)
+    }
 }
 
 #[derive(Debug, Clone, PartialEq)]

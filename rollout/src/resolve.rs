@@ -145,6 +145,7 @@ impl Names<'_> {
             ["job", "name"] => Some(self.plan.name.to_string()),
             ["job", "hash"] => Some(self.plan.spec_hash.clone()),
             ["job", "labels", key @ ..] => self.plan.labels.get(&key.join(".")).cloned(),
+            ["matrix", key] => self.plan.matrix.as_ref().and_then(|matrix| matrix.values.get(*key).cloned()),
             ["row", columns @ ..] => match self.row {
                 Some(row) => return row_value(row, columns),
                 None => None,

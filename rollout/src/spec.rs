@@ -13,6 +13,7 @@ mod grammar;
 mod graph;
 mod harbor;
 mod job;
+mod matrix;
 mod models;
 mod render;
 mod resources;
@@ -30,6 +31,7 @@ mod walk;
 pub use describe::{Description, describe};
 pub use diagnostic::{DIAGNOSTICS_MAX, Diagnostic, DiagnosticCode, Severity};
 pub use harbor::{HarborAgent, HarborSteps};
+pub use matrix::{Cell, cells};
 pub use schema::schema;
 pub use tables::{
     ARGUMENT_BYTES_MAX, ARGUMENTS_BYTES_MAX, ARGUMENTS_MAX, ARTIFACTS_MAX, COLUMNS_MAX, ENV_MAX, EPOCHS_MAX,
@@ -175,6 +177,7 @@ group: {}
 admission: {}
 defaults: {image: host, resources: {request: {}, limit: {}}, retry: {}, checkpoint: {}}
 output: {shard: {}}
+matrix: {values: {}}
 steps:
   - {name: a, agent: {command: [x]}, outputs: [{name: o, path: o}], resources: {request: {}, limit: {}}}
   - name: g

@@ -3,6 +3,7 @@
 
 mod jobs;
 mod logs;
+pub mod matrix;
 mod reference;
 mod run;
 mod services;

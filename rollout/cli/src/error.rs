@@ -90,6 +90,12 @@ pub enum Error {
     /// The embedded yard, or a service of it.
     #[error("{what}")]
     Service { code: &'static str, what: String, source: Boxed, hint: Option<String>, exit: ExitStatus },
+    #[error("`matrix.max_parallel` and `matrix.fail_fast` need somebody who waits")]
+    MatrixWaits,
+    #[error("{failed} of the {cells} jobs of the matrix did not end well")]
+    CellsFailed { failed: usize, cells: usize, exit: u8 },
+    #[error("another job of the matrix failed first, and `fail_fast` is set")]
+    FailFast,
     #[error("interrupted")]
     Interrupted,
     #[error("job {job} {} {state}", if state == "held" { "is" } else { "ended as" })]
@@ -124,6 +130,13 @@ impl Error {
         }
     }
 
+    /// Of a job that did not end well.
+    pub fn ended(job: &crate::view::Job) -> Self {
+        let reason = job.reason.clone().or_else(|| job.failure_message.clone());
+        let reason = reason.unwrap_or_else(|| "no rollout ended well".to_owned());
+        Self::JobEnded { job: job.id.clone(), state: job.state.clone(), reason }
+    }
+
     /// The stable code.
     pub fn code(&self) -> &str {
         match self {
@@ -156,6 +169,9 @@ impl Error {
             Self::EndedEarly { .. } => "ended_early",
             Self::Stdout(_) => "write_failed",
             Self::Service { code, .. } => code,
+            Self::MatrixWaits => "matrix_waits",
+            Self::CellsFailed { .. } => "cells_failed",
+            Self::FailFast => "fail_fast",
             Self::Interrupted => "interrupted",
             Self::JobEnded { .. } => "job_ended",
         }
@@ -188,6 +204,7 @@ impl Error {
                 "hand it the spec with `rollyard submit --wait`, or choose another --data-dir".to_owned()
             }
             Self::FileChanged { .. } => "submit again".to_owned(),
+            Self::MatrixWaits => "pass --wait, or use `rollyard run`".to_owned(),
             Self::Unsupported { .. } => {
                 "correct the tasks, or leave them out with `on_unsupported: skip`".to_owned()
             }
@@ -221,13 +238,19 @@ impl Error {
             | Self::NoTls { .. }
             | Self::NoModels { .. }
             | Self::NoSpec
+            | Self::MatrixWaits
             | Self::NoStep { .. }
             | Self::BadTarget { .. } => ExitStatus::BadInput,
             Self::Unreachable { .. } | Self::Broken { .. } => ExitStatus::Unreachable,
             Self::Refused { exit, .. } | Self::Service { exit, .. } => *exit,
             Self::Interrupted => ExitStatus::Interrupted,
+            Self::CellsFailed { exit, .. } => ExitStatus::ALL
+                .into_iter()
+                .find(|status| status.code() == *exit)
+                .unwrap_or(ExitStatus::Failure),
             Self::FileChanged { .. }
             | Self::WriteFile { .. }
+            | Self::FailFast
             | Self::BadAnswer { .. }
             | Self::Served { .. }
             | Self::EndedEarly { .. }

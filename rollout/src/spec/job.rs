@@ -4,13 +4,13 @@ use std::collections::BTreeMap;
 
 use super::canonical::spec_hash;
 use super::diagnostic::{Diagnostic, DiagnosticCode as Code, Sink, listed, quoted};
-use super::models;
 use super::steps::{self, Steps};
-use super::tables::{COLUMNS_MAX, GROUP_ROWS_MAX, JOB, JOB_LOOKUPS_MAX, MATRIX_CELLS_MAX};
+use super::tables::{COLUMNS_MAX, GROUP_ROWS_MAX, JOB, JOB_LOOKUPS_MAX};
 use super::tasks;
 use super::tree::{Node, Span, item_path};
 use super::view::View;
 use super::walk::Scope;
+use super::{matrix, models};
 use crate::expression;
 use crate::ids::StepIndex;
 use crate::plan::{
@@ -51,7 +51,7 @@ pub(crate) fn read(
     let admission = admission(&job, group.map_or(1, |group| group.size), sink);
     let tasks = tasks::read(&job, generated, sink);
     let output = output(&job, scope, &models, sink);
-    check_matrix(&job, sink);
+    let matrix = matrix::read(&job, sink);
     let steps = steps::read(&job, sink);
     models::check_uses(&job, &steps.docs, &models, sink);
     warn_steps(&job, &steps, &models, sink);
@@ -67,6 +67,7 @@ pub(crate) fn read(
         admission: admission?,
         steps: steps.plan?,
         output: output?,
+        matrix,
         timeout: job.text("timeout").map_or(Some(None), |text| text.parse().ok().map(Some))?,
         spec_hash: spec_hash(root),
     };
@@ -205,20 +206,6 @@ fn output(job: &View<'_>, scope: &Scope, models: &models::Models, sink: &mut Sin
     };
     let columns = columns.1.iter().map(|item| item.text().map(str::to_owned)).collect::<Option<_>>()?;
     Some(OutputPlan { table, shard, columns, artifacts })
-}
-
-fn check_matrix(job: &View<'_>, sink: &mut Sink) {
-    let Some(values) = job.object("matrix").and_then(|matrix| matrix.find("values")) else { return };
-    let cells = values
-        .node
-        .entries()
-        .iter()
-        .try_fold(1usize, |cells, entry| cells.checked_mul(entry.value.items().len()))
-        .unwrap_or(usize::MAX);
-    if cells > MATRIX_CELLS_MAX {
-        let message = format!("the matrix has {cells} combinations; the limit is {MATRIX_CELLS_MAX}");
-        sink.push(Diagnostic::error(Code::TooLarge, values.key_span, &values.path, message));
-    }
 }
 
 fn warn_steps(job: &View<'_>, steps: &Steps<'_>, models: &models::Models, sink: &mut Sink) {

@@ -129,8 +129,7 @@ pub(crate) static JOB: Object = Object::new(
         field("output", Shape::Object(&OUTPUT), "Where the rows go."),
         field("schedule", Shape::Object(&SCHEDULE), "Submit again and again.")
             .later("no `schedule`; submit from a cron job of yours"),
-        field("matrix", Shape::Object(&MATRIX), "One job per combination of values.")
-            .later("no `matrix`; submit one job per combination"),
+        field("matrix", Shape::Object(&MATRIX), "One job per combination of values."),
         field("timeout", duration(SECOND, DURATION_MAX), "Wall time of the whole job."),
     ],
 );

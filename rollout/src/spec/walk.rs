@@ -19,8 +19,10 @@ pub(crate) struct Scope {
 impl Scope {
     pub fn of(root: &Node) -> Self {
         let keys = |node: Option<&Node>| -> Vec<String> {
-            node.map(|node| node.entries().iter().map(|entry| entry.key.clone()).collect())
-                .unwrap_or_default()
+            let entries = node.map(Node::entries).unwrap_or_default();
+            let mut keys: Vec<String> = entries.iter().map(|entry| entry.key.clone()).collect();
+            keys.sort_unstable();
+            keys
         };
         let from = root.get("tasks").and_then(|tasks| tasks.get("from"));
         let mut columns: Option<Vec<String>> = None;

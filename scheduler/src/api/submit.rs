@@ -98,6 +98,11 @@ async fn checked(request: v1::SubmitRequest) -> Result<(v1::SubmitRequest, JobPl
             error.details = error::list(checked.errors().filter_map(|error| serde_json::to_vec(error).ok()));
             return Err(error.hint("nothing was stored; correct the spec and submit it again"));
         };
+        if plan.cells() > 1 {
+            let message = format!("the matrix stands for {} jobs, and a submit is one", plan.cells());
+            return Err(ApiError::bad_request("document", message)
+                .hint("`rollyard submit` and `run` submit each combination by itself"));
+        }
         let warnings = checked.warnings().filter_map(|warning| serde_json::to_string(warning).ok()).collect();
         Ok((request, plan, warnings))
     };

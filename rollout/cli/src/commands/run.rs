@@ -7,7 +7,8 @@ use rollout_wire::v1::ListRequest;
 use rollout_wire::v1::submit_request::IfUnfinished;
 
 use super::Context;
-use super::specs::{accept_source, accept_tasks, follow, fresh_key, send};
+use super::matrix;
+use super::specs::{Sent, accept_source, accept_tasks, follow, fresh_key, send};
 use super::without_file;
 use crate::args;
 use crate::client::Client;
@@ -39,6 +40,10 @@ pub async fn run(context: &Context, args: &args::Run) -> Result<ExitStatus, Erro
         return Err(Error::OwnYard { url: url.to_string() });
     }
     let (source, checked) = accept_source(context, source, false)?;
+    let cells = matrix::cells(context, &source, false)?;
+    let of_matrix = checked.plan(false)?.matrix.clone();
+    let max_parallel = of_matrix.as_ref().and_then(|matrix| matrix.max_parallel);
+    let fail_fast = of_matrix.is_some_and(|matrix| matrix.fail_fast);
     let tasks = accept_tasks(context, checked.plan(false)?, &source)?;
     let url = context.url()?;
     let table = spec::table_root(checked.plan(false)?, args.table.as_deref(), &url)?;
@@ -47,8 +52,20 @@ pub async fn run(context: &Context, args: &args::Run) -> Result<ExitStatus, Erro
     let work = async {
         let client = Client::connect(url).await?;
         let if_unfinished = if args.new { IfUnfinished::New } else { IfUnfinished::Resume };
-        let submitted =
-            send(&client, &source, &checked, tasks.as_ref(), table, fresh_key(), if_unfinished).await?;
+        if let Some(cells) = &cells {
+            let plan = matrix::Plan {
+                table: args.table.as_deref(),
+                idempotency_key: fresh_key(),
+                if_unfinished,
+                through_hold: args.keep_going,
+                max_parallel,
+                fail_fast,
+            };
+            return matrix::run(context, &client, cells, &plan, &stop).await;
+        }
+        let sent =
+            Sent { tasks: tasks.as_ref(), table_root: table, idempotency_key: fresh_key(), if_unfinished };
+        let submitted = send(&client, &source, &checked, sent).await?;
         context.talk.say(&greeting(&submitted));
         say_company(context, &client, &submitted.job.id).await?;
         let ended = follow(context, &client, &submitted.job, args.keep_going, &stop, Some(cpu_ms)).await;

@@ -10,8 +10,8 @@ use std::time::Duration;
 
 use tokio_util::sync::CancellationToken;
 
-use super::Context;
 use super::wait::{Waited, wait};
+use super::{Context, matrix};
 use crate::args::{self, OutputFormat};
 use crate::client::Client;
 use crate::error::Error;
@@ -28,6 +28,10 @@ pub fn check(context: &Context, args: &args::Check) -> Result<ExitStatus, Error>
     let source = spec::read(&args.spec)?;
     let checked = spec::check(&source);
     let plan = checked.plan(args.deny_warnings);
+    // The document was checked with the values of its first cell.
+    if plan.is_ok() {
+        matrix::cells(context, &source, args.deny_warnings)?;
+    }
     // Rows can be checked against a spec without errors only; one document holds what is found in both.
     let rows = plan.as_ref().ok().map(|plan| rows::check(plan, &source)).transpose()?;
     let (mut findings, mut rendered) = (checked.findings.clone(), checked.rendered.clone());
@@ -98,6 +102,10 @@ pub async fn submit(context: &Context, args: &args::Submit) -> Result<ExitStatus
     let (source, checked) = accept(context, &args.spec, args.deny_warnings)?;
     let plan = checked.plan(args.deny_warnings)?;
     if args.dry_run {
+        let cells = matrix::cells(context, &source, args.deny_warnings)?;
+        if let Some(cells) = &cells {
+            context.talk.say(&format!("the matrix gives {} jobs; this is the first", cells.len()));
+        }
         let rows = rows::check(plan, &source)?;
         say_notes(context, &rows.notes);
         if !rows.findings.is_empty() {
@@ -110,11 +118,33 @@ pub async fn submit(context: &Context, args: &args::Submit) -> Result<ExitStatus
         return Ok(ExitStatus::Success);
     }
     let url = context.url()?;
+    let key = args.idempotency_key.clone().unwrap_or_else(fresh_key);
+    if let Some(cells) = matrix::cells(context, &source, args.deny_warnings)? {
+        let client = Client::connect(url).await?;
+        let plan = matrix::Plan {
+            table: args.table.as_deref(),
+            idempotency_key: key,
+            if_unfinished: IfUnfinished::New,
+            through_hold: false,
+            max_parallel: plan.matrix.as_ref().and_then(|matrix| matrix.max_parallel),
+            fail_fast: plan.matrix.as_ref().is_some_and(|matrix| matrix.fail_fast),
+        };
+        if !args.wait {
+            return matrix::submit(context, &client, &cells, &plan).await;
+        }
+        let stop = interrupt::watch(context.talk.clone(), "the jobs go on in the yard".to_owned())?;
+        return matrix::run(context, &client, &cells, &plan, &stop).await;
+    }
     let table = spec::table_root(plan, args.table.as_deref(), &url)?;
     let tasks = accept_tasks(context, plan, &source)?;
     let client = Client::connect(url).await?;
-    let key = args.idempotency_key.clone().unwrap_or_else(fresh_key);
-    let submitted = send(&client, &source, &checked, tasks.as_ref(), table, key, IfUnfinished::New).await?;
+    let sent = Sent {
+        tasks: tasks.as_ref(),
+        table_root: table,
+        idempotency_key: key,
+        if_unfinished: IfUnfinished::New,
+    };
+    let submitted = send(&client, &source, &checked, sent).await?;
     let job = submitted.job.id.clone();
     if !args.wait {
         Context::print(&context.output.submitted(&submitted))?;
@@ -126,16 +156,24 @@ pub async fn submit(context: &Context, args: &args::Submit) -> Result<ExitStatus
     follow(context, &client, &submitted.job, false, &stop, None).await
 }
 
+/// What goes to the yard beside the spec.
+#[derive(Debug)]
+pub struct Sent<'a> {
+    /// Of a Harbor source.
+    pub tasks: Option<&'a Tasks>,
+    pub table_root: String,
+    pub idempotency_key: String,
+    pub if_unfinished: IfUnfinished,
+}
+
 /// Uploads what the spec names and submits.
 pub async fn send(
     client: &Client,
     source: &Source,
     checked: &Checked,
-    tasks: Option<&Tasks>,
-    table_root: String,
-    idempotency_key: String,
-    if_unfinished: IfUnfinished,
+    sent: Sent<'_>,
 ) -> Result<Submitted, Error> {
+    let Sent { tasks, table_root, idempotency_key, if_unfinished } = sent;
     let plan = checked.plan(false)?;
     let mut paths = spec::client_files(plan);
     let mut files = Vec::new();
@@ -195,8 +233,7 @@ pub async fn follow(
     if job.went_well() {
         return Ok(ExitStatus::Success);
     }
-    let reason = job.reason.or(job.failure_message).unwrap_or_else(|| "no rollout ended well".to_owned());
-    Err(Error::JobEnded { job: job.id, state: job.state, reason })
+    Err(Error::ended(&job))
 }
 
 /// Between two looks at whether anything moves.

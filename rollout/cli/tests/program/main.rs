@@ -2,6 +2,7 @@
 
 mod asking;
 mod harbor;
+mod matrix;
 mod run;
 mod specs;
 mod support;

@@ -80,6 +80,7 @@ pub fn plan(size: u32, steps: Vec<StepPlan>) -> JobPlan {
         admission: AdmissionPlan { max_running: 64, priority: 50 },
         steps,
         output: OutputPlan { table: None, shard: ShardPlan::default(), columns: vec![], artifacts: true },
+        matrix: None,
         timeout: None,
         spec_hash: "sha256:0".into(),
     }
