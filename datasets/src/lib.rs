@@ -12,6 +12,7 @@ mod columns;
 mod disk;
 mod error;
 mod frame;
+pub mod harbor;
 mod manifest;
 pub mod read;
 pub mod record;

@@ -1,4 +1,7 @@
-//! Task rows from a JSONL file: UTF-8, one JSON object a line.
+//! Task rows from a file: JSONL, which is UTF-8 with one JSON object a line, or Parquet.
+
+mod cell;
+mod parquet;
 
 use std::fmt;
 use std::fs::File;
@@ -8,6 +11,9 @@ use std::path::{Path, PathBuf};
 
 use serde::de::{Deserialize, Deserializer, Error as _, MapAccess, SeqAccess, Visitor};
 use serde_json::{Map, Number, Value};
+
+pub use self::cell::DEPTH_MAX;
+pub use self::parquet::ParquetFile;
 
 /// The longest row, in bytes, without its newline.
 pub const ROW_BYTES_MAX: usize = 1 << 20;
@@ -46,6 +52,71 @@ pub enum RowError {
     NoSuchRow { index: usize, rows: usize },
     #[error("task file {} changed after it was checked", path.display())]
     Changed { path: PathBuf },
+    #[error("cannot read {} as Parquet", path.display())]
+    Parquet {
+        path: PathBuf,
+        #[source]
+        source: ::parquet::errors::ParquetError,
+    },
+    #[error("{} has no column `{}`; its columns: {}", path.display(), shown(column), columns.join(", "))]
+    NoColumn { path: PathBuf, column: String, columns: Vec<String> },
+    #[error("column `{}` of {} is {kind}, which has no place in a task row", shown(column), path.display())]
+    ColumnKind { path: PathBuf, column: String, kind: String },
+    #[error("row {index}: column `{}` holds {problem}", shown(column))]
+    Cell { index: usize, column: String, problem: String },
+    #[error("row {index} has {bytes} bytes as JSON; the limit is {bytes_max} bytes (ROW_BYTES_MAX)")]
+    RowTooLong { index: usize, bytes: usize, bytes_max: usize },
+}
+
+fn shown(text: &str) -> String {
+    rollout::text::shown(text, 80)
+}
+
+/// How rows are written in a file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Format<'a> {
+    Jsonl,
+    /// With the columns to read; none: all of them.
+    Parquet {
+        columns: Option<&'a [String]>,
+    },
+}
+
+/// A checked file of task rows.
+#[derive(Debug)]
+pub enum TaskFile {
+    Jsonl(JsonlFile),
+    Parquet(ParquetFile),
+}
+
+impl TaskFile {
+    /// Blocks on the disk.
+    pub fn open(path: &Path, format: Format<'_>) -> Result<Self, RowError> {
+        match format {
+            Format::Jsonl => JsonlFile::open(path).map(Self::Jsonl),
+            Format::Parquet { columns } => ParquetFile::open(path, columns).map(Self::Parquet),
+        }
+    }
+
+    /// How many rows.
+    pub fn len(&self) -> usize {
+        match self {
+            Self::Jsonl(file) => file.len(),
+            Self::Parquet(file) => file.len(),
+        }
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// The row at `index`, from 0.
+    pub fn row(&self, index: usize) -> Result<Map<String, Value>, RowError> {
+        match self {
+            Self::Jsonl(file) => file.row(index),
+            Self::Parquet(file) => file.row(index),
+        }
+    }
 }
 
 /// A checked file. Rows stay on disk; their offsets are in memory, 8 bytes a row.
@@ -120,14 +191,18 @@ impl JsonlFile {
 }
 
 /// Reads a task file once, from start to end, and keeps nothing of it: `visit` gets the number of
-/// each line, from 1, with its row or what is wrong with it. Blocks on the disk.
+/// each line, or Parquet row, from 1, with its row or what is wrong with it. Blocks on the disk.
 ///
 /// # Errors
 /// The file cannot be read, or has more than [`ROWS_MAX`] rows.
 pub fn scan(
     path: &Path,
+    format: Format<'_>,
     mut visit: impl FnMut(u64, Result<Map<String, Value>, RowError>),
 ) -> Result<(), RowError> {
+    if let Format::Parquet { columns } = format {
+        return ParquetFile::open(path, columns)?.each(|index, row| visit(index as u64 + 1, row));
+    }
     let file =
         File::open(path).map_err(|source| RowError::Io { action: "open", path: path.to_owned(), source })?;
     read_lines(path, &file, |line, _, row| {

@@ -33,6 +33,7 @@ mod private_dir;
 pub mod sandbox;
 mod serve;
 mod storage;
+mod tree;
 mod workspace;
 
 pub use capacity::{Capacity, Measured};

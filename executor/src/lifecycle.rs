@@ -46,6 +46,8 @@ pub struct Order {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Input {
     pub path: String,
+    /// It holds files and directories that go below `path`.
+    pub tree: bool,
     pub sha256: String,
     pub size: Bytes,
 }

@@ -52,6 +52,7 @@ fn order(at: At, message: &v1::StartAttempt) -> Result<Order, WireError> {
     let from = message.continue_from.as_ref();
     let input = |input: &v1::Input| Input {
         path: input.path.clone(),
+        tree: input.tree,
         sha256: input.sha256.clone(),
         size: Bytes(input.size),
     };

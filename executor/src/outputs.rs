@@ -14,6 +14,7 @@ use rollout::plan::{OutputDecl, OutputSource, ResolvedStep};
 use crate::capture::Capture;
 use crate::sandbox::{Exit, FileError, Sandbox, Spawn, SpawnError};
 use crate::storage::{Put, Storage, StorageError};
+use crate::tree::{self, TreeError};
 
 /// For the command of one output.
 pub(crate) const COMMAND_TIMEOUT: Duration = Duration::from_secs(60);
@@ -57,6 +58,24 @@ pub(crate) async fn collect(
         if let OutputSource::Path(path) = &declared.source {
             let path = in_workdir(path, &step.workdir);
             *found = Some(read_file(sandbox, declared, &path, storage).await?);
+        }
+    }
+    for (index, (declared, found)) in step.outputs.iter().zip(&mut found).enumerate() {
+        if let OutputSource::Paths(paths) = &declared.source {
+            // A task that declares nothing has nothing to miss.
+            if paths.is_empty() {
+                continue;
+            }
+            let packed = dir.join(format!("output-{index}"));
+            let paths: Vec<String> = paths.iter().map(|path| in_workdir(path, &step.workdir)).collect();
+            *found = Some(match tree::pack(sandbox, &paths, &packed, declared.max_bytes).await {
+                Ok(file) => store(file, declared, &packed.display().to_string(), storage).await?,
+                Err(TreeError::Problem(problem)) => Err(problem),
+                Err(TreeError::Storage(error)) => return Err(error.into()),
+            });
+            if let Err(error) = tokio::fs::remove_file(&packed).await {
+                tracing::warn!(path = %packed.display(), %error, "packed output not removed");
+            }
         }
     }
     for (index, (declared, found)) in step.outputs.iter().zip(&mut found).enumerate() {

@@ -124,6 +124,14 @@ pub trait Sandbox: Send + Sync + fmt::Debug {
     /// on a FIFO. `None` if nothing is there. Relative paths start at `workdir` of the spec.
     async fn open_file(&self, path: &str) -> Result<Option<(std::fs::File, Bytes)>, FileError>;
 
+    /// What is at an absolute path, beneath the root, no symlink followed. `None` if nothing is
+    /// there. More than `names_max` names in a directory are an error.
+    async fn list(&self, path: &str, names_max: usize) -> Result<Option<Listing>, FileError>;
+
+    /// Makes a directory owned by `owner` if there is none; its parents as
+    /// [`write_file`](Sandbox::write_file) does.
+    async fn make_dir(&self, path: &str, owner: &str) -> Result<(), FileError>;
+
     /// Starts a process as `user`. Exactly fds 0 (from /dev/null), 1 and 2 are open in it.
     async fn spawn(&self, spawn: Spawn) -> Result<Box<dyn Process>, SpawnError>;
 
@@ -177,6 +185,15 @@ pub enum PackError {
     Tree(#[source] images::layers::Error),
     #[error("packing the workspace panicked")]
     Panicked,
+}
+
+/// What a path holds.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Listing {
+    /// A regular file.
+    File,
+    /// Its names, sorted.
+    Directory(Vec<String>),
 }
 
 #[derive(Debug)]

@@ -98,7 +98,8 @@ async fn success(yard: &mut HostYard) {
     let blob = yard.blobs.put(bytes::Bytes::from_static(b"input")).await.unwrap();
     let script = "id -un; pwd; echo $HOME $LANG >&2; cat in; cat /etc/note; echo made > made; exit 0";
     let mut order = small("agent", 0, script);
-    order.inputs = vec![v1::Input { path: "in".to_owned(), sha256: blob.sha256, size: blob.size }];
+    order.inputs =
+        vec![v1::Input { path: "in".to_owned(), sha256: blob.sha256, size: blob.size, tree: false }];
     let step = order.step.as_mut().unwrap();
     let content = Some(v1::file::Content::Text("note".to_owned()));
     step.files = vec![v1::File { path: "/etc/note".to_owned(), content, mode: 0o644 }];

@@ -19,6 +19,7 @@ pub mod plan;
 pub mod quantity;
 pub mod resolve;
 pub mod reward;
+pub mod selection;
 pub mod spec;
 pub mod state;
 pub mod text;

@@ -27,14 +27,37 @@ pub struct JobPlan {
     /// In a topological order of `needs`; 1..=[`STEPS_MAX`].
     pub steps: Vec<StepPlan>,
     pub output: OutputPlan,
+    /// Of its first cell where it has several: a job has one.
+    pub matrix: Option<MatrixPlan>,
     pub timeout: Option<Millis>,
     /// `sha256:<hex>` over the canonical JSON of the document (defaults not merged in).
     pub spec_hash: String,
 }
 
+/// One combination of the values of a matrix.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct MatrixPlan {
+    pub values: BTreeMap<String, String>,
+    /// Combinations of the whole document.
+    pub cells: usize,
+    /// Jobs at once; none: all.
+    pub max_parallel: Option<usize>,
+    /// The others end when one fails.
+    pub fail_fast: bool,
+}
+
+impl JobPlan {
+    /// How many jobs the document stands for.
+    pub fn cells(&self) -> usize {
+        self.matrix.as_ref().map_or(1, |matrix| matrix.cells)
+    }
+}
+
 #[derive(Debug, Clone, PartialEq)]
 pub struct TasksPlan {
     pub source: TaskSource,
+    pub filter: Filter,
+    pub on_unsupported: OnUnsupported,
     /// None: `row-<index>`.
     pub id: Option<Template>,
     pub split: Split,
@@ -50,6 +73,81 @@ pub enum TaskSource {
     Inline(Vec<serde_json::Map<String, Value>>),
     /// A path relative to the spec file; the client uploads it.
     Jsonl { path: String },
+    /// A path relative to the spec file; the client uploads it.
+    Parquet {
+        path: String,
+        /// Those to read; none: all of them.
+        columns: Option<Vec<String>>,
+    },
+    /// A directory of the client; it uploads the rows it made of it under this path.
+    Harbor { path: String, generated: Option<Generated> },
+}
+
+/// Of a Harbor source without steps in its spec: the steps that were generated.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Generated {
+    /// The agent is the task's own solution.
+    pub oracle: bool,
+    pub mode: EnvironmentMode,
+}
+
+/// What a Harbor grader sees of the agent's work.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum EnvironmentMode {
+    /// The files it left.
+    Shared,
+    /// The artifacts the task declares.
+    Separate,
+}
+
+impl EnvironmentMode {
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Shared => "shared",
+            Self::Separate => "separate",
+        }
+    }
+}
+
+impl TaskSource {
+    /// What it is called in `tasks.from`.
+    pub const fn kind(&self) -> &'static str {
+        match self {
+            Self::Inline(_) => "inline",
+            Self::Jsonl { .. } => "jsonl",
+            Self::Parquet { .. } => "parquet",
+            Self::Harbor { .. } => "harbor",
+        }
+    }
+
+    /// The client file that holds the rows, as written in the spec.
+    pub fn path(&self) -> Option<&str> {
+        match self {
+            Self::Inline(_) => None,
+            Self::Jsonl { path } | Self::Parquet { path, .. } | Self::Harbor { path, .. } => Some(path),
+        }
+    }
+}
+
+/// Which rows run; see [`crate::selection`].
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Filter {
+    /// Only the tasks with these ids.
+    pub ids: Option<Vec<String>>,
+    /// Mixed with the epoch.
+    pub shuffle_seed: Option<u64>,
+    pub offset: u64,
+    pub limit: Option<u64>,
+}
+
+/// What becomes of tasks that cannot run here.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum OnUnsupported {
+    #[default]
+    Error,
+    /// They are left out, and said to be.
+    Skip,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -136,12 +234,14 @@ pub struct StepPlan {
     /// Read-only layers above the image, last on top: OCI references, or `layer:` texts (see
     /// [`crate::checkpoint::Layer`]) where a row names a tree in the blob store.
     pub layers: Vec<Template>,
-    pub user: String,
-    pub workdir: String,
+    pub user: Template,
+    pub workdir: Template,
     pub env: BTreeMap<String, Template>,
+    /// One lookup of a column that holds further variables; those of `env` win.
+    pub env_column: Option<Template>,
     pub files: Vec<FilePlan>,
     pub inputs: Vec<InputPlan>,
-    pub outputs: Vec<OutputDecl>,
+    pub outputs: Vec<OutputDecl<SourcePlan>>,
     pub resources: ResourcesPlan,
     pub timeout: Field<Millis>,
     pub start_timeout: Field<Millis>,
@@ -304,9 +404,9 @@ pub struct InputPlan {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct OutputDecl {
+pub struct OutputDecl<S = OutputSource> {
     pub name: Name,
-    pub source: OutputSource,
+    pub source: S,
     pub media_type: String,
     pub max_bytes: Bytes,
 }
@@ -318,6 +418,34 @@ pub enum OutputSource {
     Path(String),
     /// Standard output of this shell text, run in the same sandbox after the work.
     Command(String),
+    /// Files and directories, packed as one artifact of [`TREE_MEDIA_TYPE`]; at most
+    /// [`OUTPUT_PATHS_MAX`].
+    Paths(Vec<String>),
+}
+
+/// Of an artifact that holds several paths.
+pub const TREE_MEDIA_TYPE: &str = "application/vnd.rollyard.tree.v1";
+
+/// The most paths of one output.
+pub const OUTPUT_PATHS_MAX: usize = 256;
+
+/// Where an output comes from, before lookups.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum SourcePlan {
+    Fixed(OutputSource),
+    Paths(Vec<Template>),
+    /// One lookup of a column that holds a list of paths.
+    PathsOf(Template),
+}
+
+impl SourcePlan {
+    /// Whether the artifact holds several paths.
+    pub const fn is_tree(&self) -> bool {
+        match self {
+            Self::Fixed(source) => matches!(source, OutputSource::Paths(_)),
+            Self::Paths(_) | Self::PathsOf(_) => true,
+        }
+    }
 }
 
 /// `limit` does not count the first attempt.

@@ -8,8 +8,9 @@ use sha2::{Digest, Sha256};
 use crate::ids::{GroupId, JobId, RolloutId, StepIndex};
 use crate::name::Name;
 use crate::plan::{
-    CommandPlan, Field, FileContent, JobPlan, Per, ResolvedCheckpoint, ResolvedCommand, ResolvedContent,
-    ResolvedFile, ResolvedStep, ResourcesPlan, StepPlan, Template,
+    CommandPlan, Field, FileContent, JobPlan, OUTPUT_PATHS_MAX, OutputDecl, OutputSource, Per, Piece,
+    ResolvedCheckpoint, ResolvedCommand, ResolvedContent, ResolvedFile, ResolvedStep, ResourcesPlan,
+    SourcePlan, StepPlan, Template,
 };
 use crate::quantity::Resources;
 use crate::spec::{self, DiagnosticCode};
@@ -97,9 +98,16 @@ pub(crate) fn step_templates(step: &StepPlan) -> impl Iterator<Item = &Template>
     };
     std::iter::once(&step.image)
         .chain(&step.layers)
+        .chain([&step.user, &step.workdir])
         .chain(step.env.values())
+        .chain(&step.env_column)
         .chain(arguments)
         .chain(files)
+        .chain(step.outputs.iter().flat_map(|output| match &output.source {
+            SourcePlan::Fixed(_) => &[],
+            SourcePlan::Paths(paths) => paths.as_slice(),
+            SourcePlan::PathsOf(column) => std::slice::from_ref(column),
+        }))
         .chain(&step.checkpoint.key)
         .chain(times)
         .chain(resources.iter().filter_map(per_row))
@@ -143,6 +151,7 @@ impl Names<'_> {
             ["job", "name"] => Some(self.plan.name.to_string()),
             ["job", "hash"] => Some(self.plan.spec_hash.clone()),
             ["job", "labels", key @ ..] => self.plan.labels.get(&key.join(".")).cloned(),
+            ["matrix", key] => self.plan.matrix.as_ref().and_then(|matrix| matrix.values.get(*key).cloned()),
             ["row", columns @ ..] => match self.row {
                 Some(row) => return row_value(row, columns),
                 None => None,
@@ -159,6 +168,58 @@ impl Names<'_> {
             _ => None,
         };
         found.ok_or_else(|| ResolveError::NotKnown { lookup: shown(&path.join("."), 128) })
+    }
+
+    /// The value of a column that a template of one lookup names, and the column for messages.
+    fn column(&self, lookup: &Template) -> (Option<&Value>, String) {
+        let path = match lookup.0.as_slice() {
+            [Piece::Lookup(path)] => path.get(1..).unwrap_or_default(),
+            _ => &[],
+        };
+        let mut parts = path.iter();
+        let first = parts.next().and_then(|first| self.row?.get(first));
+        (parts.fold(first, |value, part| value?.get(part)), shown(&path.join("."), 128))
+    }
+
+    /// The variables that a column holds: an object of texts, numbers and booleans.
+    fn variables(
+        &self,
+        step: &StepPlan,
+        column: &Template,
+    ) -> Result<BTreeMap<String, String>, ResolveError> {
+        let (found, shown_column) = self.column(column);
+        let entries = match found {
+            None => return Err(ResolveError::MissingColumn { column: shown_column }),
+            Some(Value::Object(entries)) => entries,
+            Some(_) => {
+                let problem = format!("column `{shown_column}` holds no object");
+                return Err(bad(step, "env", problem, "an object of variables"));
+            }
+        };
+        let mut variables = BTreeMap::new();
+        for key in entries.keys() {
+            spec::check_env_name(key)
+                .map_err(|mismatch| bad(step, "env", mismatch.message, mismatch.expected))?;
+            let value = row_value(entries, &[key])?;
+            if value.len() > spec::ARGUMENT_BYTES_MAX {
+                let field = field_of(step, &format!("env.{key}"));
+                return Err(ResolveError::TooLong {
+                    field,
+                    bytes: value.len(),
+                    limit: spec::ARGUMENT_BYTES_MAX,
+                });
+            }
+            if value.contains('\0') {
+                return Err(bad(
+                    step,
+                    &format!("env.{key}"),
+                    "holds a NUL character".to_owned(),
+                    "text without NUL characters",
+                ));
+            }
+            variables.insert(key.clone(), value);
+        }
+        Ok(variables)
     }
 
     fn rollout(&self) -> Option<RolloutId> {
@@ -550,6 +611,11 @@ fn with_hash(
     let timeout = time("timeout", &step.timeout)?;
     let start_timeout = time("start_timeout", &step.start_timeout)?;
     let grace = time("grace", &step.grace)?;
+    let layers = faults.take(layers(names, step), Vec::new())?;
+    let user = faults.take(checked(names, step, "user", &step.user), String::new())?;
+    let workdir = faults.take(checked(names, step, "workdir", &step.workdir), String::new())?;
+    let outputs = step.outputs.iter().map(|output| declared(names, step, output)).collect();
+    let outputs = faults.take(outputs, Vec::new())?;
     Ok(ResolvedStep {
         name: step.name.clone(),
         kind: step.kind,
@@ -557,12 +623,12 @@ fn with_hash(
         checkpoint: ResolvedCheckpoint { after: step.checkpoint.after, every: step.checkpoint.every },
         command,
         image,
-        layers: step.layers.iter().map(|layer| names.expand(layer)).collect::<Result<_, _>>()?,
-        user: step.user.clone(),
-        workdir: step.workdir.clone(),
+        layers,
+        user,
+        workdir,
         env,
         files: files(names, step, client_files, faults)?,
-        outputs: step.outputs.clone(),
+        outputs,
         resources,
         timeout,
         start_timeout,
@@ -575,6 +641,75 @@ fn image(names: &Names<'_>, step: &StepPlan) -> Result<String, ResolveError> {
     let image = names.expand(&step.image)?;
     spec::check_image(&image).map_err(|mismatch| bad(step, "image", mismatch.message, mismatch.expected))?;
     Ok(image)
+}
+
+fn layers(names: &Names<'_>, step: &StepPlan) -> Result<Vec<String>, ResolveError> {
+    let layer = |(position, layer)| {
+        let text = names.expand(layer)?;
+        spec::check_layer(&text).map_err(|mismatch| {
+            bad(step, &format!("layers[{position}]"), mismatch.message, mismatch.expected)
+        })?;
+        Ok(text)
+    };
+    step.layers.iter().enumerate().map(layer).collect()
+}
+
+/// An output with its paths looked up.
+fn declared(
+    names: &Names<'_>,
+    step: &StepPlan,
+    output: &OutputDecl<SourcePlan>,
+) -> Result<OutputDecl, ResolveError> {
+    let field = format!("outputs.{}.paths", output.name);
+    let checked = |path: String| {
+        spec::check_path(&path, true)
+            .map_err(|mismatch| bad(step, &field, mismatch.message, mismatch.expected))?;
+        Ok(path)
+    };
+    let source = match &output.source {
+        SourcePlan::Fixed(source) => source.clone(),
+        SourcePlan::Paths(paths) => {
+            let paths = paths.iter().map(|path| checked(names.expand(path)?));
+            OutputSource::Paths(paths.collect::<Result<_, ResolveError>>()?)
+        }
+        SourcePlan::PathsOf(column) => {
+            let (found, shown_column) = names.column(column);
+            let items = match found {
+                None => return Err(ResolveError::MissingColumn { column: shown_column }),
+                Some(Value::Array(items)) if items.len() <= OUTPUT_PATHS_MAX => items,
+                Some(_) => {
+                    let problem = format!("column `{shown_column}` holds no list");
+                    let expected = format!("a list of at most {OUTPUT_PATHS_MAX} paths (OUTPUT_PATHS_MAX)");
+                    return Err(bad(step, &field, problem, expected));
+                }
+            };
+            let path = |item: &Value| match item {
+                Value::String(path) => checked(path.clone()),
+                _ => {
+                    let problem = format!("column `{shown_column}` holds an item that is no text");
+                    Err(bad(step, &field, problem, "a list of absolute paths"))
+                }
+            };
+            OutputSource::Paths(items.iter().map(path).collect::<Result<_, _>>()?)
+        }
+    };
+    let OutputDecl { name, media_type, max_bytes, .. } = output;
+    Ok(OutputDecl { name: name.clone(), source, media_type: media_type.clone(), max_bytes: *max_bytes })
+}
+
+/// Text of a field with a grammar of its own.
+fn checked(
+    names: &Names<'_>,
+    step: &StepPlan,
+    field: &str,
+    template: &Template,
+) -> Result<String, ResolveError> {
+    let text = names.expand(template)?;
+    if template.as_literal().is_none() {
+        spec::check_step_field(field, &text)
+            .map_err(|mismatch| bad(step, field, mismatch.message, mismatch.expected))?;
+    }
+    Ok(text)
 }
 
 fn time(
@@ -615,11 +750,22 @@ fn arguments(
             ResolvedCommand::Argv(expanded.collect::<Result<_, _>>()?)
         }
     };
-    let env = step
-        .env
+    let mut env = match &step.env_column {
+        None => BTreeMap::new(),
+        Some(column) => faults.take(names.variables(step, column), BTreeMap::new())?,
+    };
+    for (key, value) in &step.env {
+        env.insert(key.clone(), expand(format!("env.{key}"), value)?);
+    }
+    total += env
         .iter()
-        .map(|(key, value)| Ok((key.clone(), expand(format!("env.{key}"), value)?)))
-        .collect::<Result<_, ResolveError>>()?;
+        .filter(|(key, _)| !step.env.contains_key(*key))
+        .map(|(_, value)| value.len())
+        .sum::<usize>();
+    if env.len() > spec::ENV_MAX {
+        let problem = format!("has {} variables", env.len());
+        faults.pass(bad(step, "env", problem, format!("at most {} (ENV_MAX)", spec::ENV_MAX)))?;
+    }
     if total > spec::ARGUMENTS_BYTES_MAX {
         let field = format!("{}: command and env", step.name);
         faults.pass(ResolveError::TooLong { field, bytes: total, limit: spec::ARGUMENTS_BYTES_MAX })?;

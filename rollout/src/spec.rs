@@ -11,7 +11,9 @@ mod diagnostic;
 mod fields;
 mod grammar;
 mod graph;
+mod harbor;
 mod job;
+mod matrix;
 mod models;
 mod render;
 mod resources;
@@ -20,6 +22,7 @@ mod schema;
 mod step;
 mod steps;
 mod tables;
+mod tasks;
 mod tree;
 mod unquoted;
 mod view;
@@ -27,17 +30,22 @@ mod walk;
 
 pub use describe::{Description, describe};
 pub use diagnostic::{DIAGNOSTICS_MAX, Diagnostic, DiagnosticCode, Severity};
+pub use harbor::{HarborAgent, HarborSteps};
+pub use matrix::{Cell, cells};
 pub use schema::schema;
 pub use tables::{
     ARGUMENT_BYTES_MAX, ARGUMENTS_BYTES_MAX, ARGUMENTS_MAX, ARTIFACTS_MAX, COLUMNS_MAX, ENV_MAX, EPOCHS_MAX,
-    FILE_BYTES_MAX, FILES_BYTES_MAX, FILES_MAX, GROUP_ROWS_MAX, GROUP_SIZE_MAX, INLINE_ROWS_MAX,
-    JOB_LOOKUPS_MAX, LABEL_BYTES_MAX, LABELS_MAX, MATRIX_CELLS_MAX, MODELS_MAX, PATH_BYTES_MAX, RUNNING_MAX,
-    SECRETS_MAX, SHELL_BYTES_MAX,
+    FILE_BYTES_MAX, FILES_BYTES_MAX, FILES_MAX, FILTER_IDS_MAX, GROUP_ROWS_MAX, GROUP_SIZE_MAX,
+    INLINE_ROWS_MAX, JOB_LOOKUPS_MAX, LABEL_BYTES_MAX, LABELS_MAX, MATRIX_CELLS_MAX, MODELS_MAX,
+    PATH_BYTES_MAX, RUNNING_MAX, SECRETS_MAX, SHELL_BYTES_MAX,
 };
 pub use tree::{DEPTH_MAX, EXPANDED_BYTES_MAX, KEY_BYTES_MAX, NODES_MAX, TEXT_BYTES_MAX};
 pub use unquoted::UNQUOTED_MAX;
 
-pub(crate) use grammar::{image as check_image, path as check_path, table as check_table};
+pub(crate) use grammar::{
+    env_name as check_env_name, image as check_image, layer as check_layer, path as check_path,
+    table as check_table,
+};
 pub(crate) use resources::{SLOTS, empty_limit, from_slots, over_limit, parse_slot, show_slot};
 
 use crate::plan::JobPlan;
@@ -79,16 +87,25 @@ pub fn check(text: &str, source_name: &str) -> Checked {
         }
         sink.push(fault.clone());
     }
-    let Some(root) = root else {
+    let Some(mut root) = root else {
         return Checked { diagnostics: sink.finish(source_name), plan: None };
     };
+    let generated = harbor::of(&root).map(|(_, generated)| generated);
+    harbor::add_steps(&mut root);
     let scope = walk::Scope::of(&root);
     walk::Walk { source: text, scope: &scope, sink: &mut sink }.object(&root, &tables::JOB, "");
-    let plan = job::read(&root, &scope, &mut sink);
+    let plan = job::read(&root, generated, &scope, &mut sink);
     let plan = plan.filter(|_| !sink.has_errors());
     let mut diagnostics = sink.finish(source_name);
     diagnostics.retain(|found| !unquoted::repeats(found, &faults));
     Checked { diagnostics, plan }
+}
+
+/// The steps that a Harbor source without any is given, as YAML with the one key `steps`. None if
+/// the document is no such one.
+pub fn generated_steps(text: &str) -> Option<String> {
+    let root = unquoted::read(text).root?;
+    harbor::of(&root).map(|(steps, _)| steps.text())
 }
 
 /// Diagnostics over the text they are about; empty where that is not at hand. See
@@ -127,11 +144,8 @@ pub(crate) fn check_step_field(name: &str, text: &str) -> Result<(), grammar::Mi
 /// Paths on the client's machine that a submit uploads, as written, sorted, each once: the task
 /// file and `files[].from`. Relative ones are relative to the spec file.
 pub fn client_files(plan: &JobPlan) -> Vec<&str> {
-    use crate::plan::{FileContent, TaskSource};
-    let tasks = match &plan.tasks.source {
-        TaskSource::Jsonl { path } => Some(path.as_str()),
-        TaskSource::Inline(_) => None,
-    };
+    use crate::plan::FileContent;
+    let tasks = plan.tasks.source.path();
     let files = plan.steps.iter().flat_map(|step| &step.files).filter_map(|file| match &file.content {
         FileContent::Client { path } => Some(path.as_str()),
         FileContent::Text(_) => None,
@@ -149,6 +163,9 @@ mod tests {
     use super::fields::{Field, Object, Shape};
     use super::*;
 
+    /// Sources beside the one of [`EVERYTHING`].
+    const SOURCES: [&str; 2] = ["{parquet: a.parquet}, filter: {}", "{harbor: tasks}"];
+
     /// Uses every map of the format that this build serves.
     const EVERYTHING: &str = r#"
 apiVersion: rollyard/v1
@@ -160,6 +177,7 @@ group: {}
 admission: {}
 defaults: {image: host, resources: {request: {}, limit: {}}, retry: {}, checkpoint: {}}
 output: {shard: {}}
+matrix: {values: {}}
 steps:
   - {name: a, agent: {command: [x]}, outputs: [{name: o, path: o}], resources: {request: {}, limit: {}}}
   - name: g
@@ -200,8 +218,11 @@ steps:
     #[test]
     fn every_field_this_build_serves_is_read_into_the_plan() {
         view::reads::take();
-        let checked = check(EVERYTHING, "everything.yaml");
-        assert!(checked.plan.is_some(), "{}", checked.render(EVERYTHING));
+        let other = |source: &&str| EVERYTHING.replace("{inline: [{n: 1}]}", source);
+        for text in SOURCES.iter().map(other).chain([EVERYTHING.to_owned()]) {
+            let checked = check(&text, "everything.yaml");
+            assert!(checked.plan.is_some(), "{}", checked.render(&text));
+        }
         let reads = view::reads::take();
         let mut fields = BTreeSet::new();
         served(&tables::JOB, &mut fields);

@@ -73,6 +73,9 @@ fn every_code_has_a_case() {
         assert!(!checked.diagnostics.is_empty(), "{name}");
         seen.extend(checked.diagnostics.iter().map(|diagnostic| diagnostic.code));
     }
-    let missing: Vec<_> = DiagnosticCode::ALL.iter().filter(|code| !seen.contains(code)).collect();
+    // Those of directories of tasks: `datasets/tests/harbor.rs` has their cases.
+    let of_spec = |code: &&DiagnosticCode| !matches!(code.as_str(), name if name.starts_with("harbor_") || name == "network_public");
+    let missing: Vec<_> =
+        DiagnosticCode::ALL.iter().filter(of_spec).filter(|code| !seen.contains(code)).collect();
     assert!(missing.is_empty(), "no case shows {missing:?}");
 }

@@ -6,8 +6,8 @@ use std::collections::BTreeMap;
 use proptest::prelude::*;
 use rollout::plan::{
     CommandPlan, Field, GraderPlan, JobPlan, Keep, OnAgentTimeout, OnGraderTimeout, OnIncomplete, Origin,
-    OutputSource, Per, Piece, ResolvedCommand, ResolvedContent, ResourcesPlan, RewardSource, Split, StepKind,
-    TaskSource, Template,
+    OutputSource, Per, Piece, ResolvedCommand, ResolvedContent, ResourcesPlan, RewardSource, SourcePlan,
+    Split, StepKind, TaskSource, Template,
 };
 use rollout::resolve::{self, Lookup, ResolveError};
 use rollout::spec::{self, DiagnosticCode, Severity};
@@ -89,13 +89,13 @@ fn the_minimal_job_means_what_it_says() {
     assert_eq!(work.command, CommandPlan::Shell("echo $((N * 7)) > answer".to_owned()));
     assert_eq!(work.env, BTreeMap::from([("N".to_owned(), looked_up(&["row", "n"]))]));
     assert_eq!(work.image, Template::literal("host"));
-    assert_eq!((work.user.as_str(), work.workdir.as_str()), ("rollout", "/workspace"));
+    assert_eq!((work.user.as_literal(), work.workdir.as_literal()), (Some("rollout"), Some("/workspace")));
     assert_eq!(work.resources, ResourcesPlan::Fixed(Resources::default()));
     assert_eq!(work.timeout, Field::Fixed(Millis(30_000)));
     assert_eq!(work.start_timeout, Field::Fixed(Millis(300_000)));
     assert_eq!(work.grace, Field::Fixed(Millis(5_000)));
     assert_eq!((work.retry.limit, work.grader.is_none()), (3, true));
-    assert_eq!(work.outputs[0].source, OutputSource::Path("answer".to_owned()));
+    assert_eq!(work.outputs[0].source, SourcePlan::Fixed(OutputSource::Path("answer".to_owned())));
     assert_eq!(work.outputs[0].max_bytes, Bytes(16 << 20));
     assert_eq!((grade.name.as_str(), grade.kind, grade.origin), ("grade", StepKind::Grader, Origin::Image));
     assert_eq!(grade.needs, [StepIndex(0)]);
@@ -302,7 +302,8 @@ fn shell_text_is_never_expanded() {
     let TaskSource::Inline(rows) = &plan.tasks.source else { panic!("inline") };
     let step = resolve::resolve_step(&plan, StepIndex(0), &lookup(&rows[0]), &BTreeMap::new()).unwrap();
     assert_eq!(step.command, ResolvedCommand::Shell("echo ${row.n} $${x}".to_owned()));
-    assert_eq!(step.outputs[0].source, OutputSource::Command("echo ${HOME}".to_owned()));
+    let command = OutputSource::Command("echo ${HOME}".to_owned());
+    assert_eq!(step.outputs[0].source, command);
 }
 
 #[test]

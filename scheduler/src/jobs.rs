@@ -34,9 +34,9 @@ pub struct JobFacts {
 }
 
 impl JobFacts {
-    /// Rows of the task set.
+    /// Rows that run in one epoch.
     fn rows_len(&self) -> u32 {
-        u32::try_from(self.rows.len(&self.plan)).unwrap_or(u32::MAX).max(1)
+        self.rows.selection().len().max(1)
     }
 
     /// Pass over the task set that expansion `index` belongs to.
@@ -49,14 +49,20 @@ impl JobFacts {
         u64::from(self.rows_len()) * u64::from(self.plan.tasks.epochs)
     }
 
+    /// Of the row of the task set that expansion `index` runs.
+    fn position(&self, index: u32) -> Result<u32, RowsError> {
+        let row = self.rows.selection().row(self.epoch(index), index % self.rows_len());
+        row.ok_or(RowsError::NoSuchRow { index })
+    }
+
     /// Blocks on the disk.
     pub fn row(&self, index: u32) -> Result<Row, RowsError> {
-        self.rows.row(&self.plan, index % self.rows_len())
+        self.rows.row(&self.plan, self.position(index)?)
     }
 
     /// Of a row that was checked when the job was submitted.
     pub fn task_id_of(&self, row: &Row, index: u32) -> String {
-        let position = index % self.rows_len();
+        let position = self.position(index).unwrap_or(index);
         resolve::task_id(&self.plan, u64::from(position), row).unwrap_or_else(|_| format!("row-{position}"))
     }
 

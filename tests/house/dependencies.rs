@@ -16,7 +16,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("scheduler", &["rollout", "rollout-wire", "scheduler-core", "datasets", "blobs"]),
     ("executor", &["rollout", "rollout-wire", "sandbox-init", "blobs", "images"]),
     ("images", &["rollout"]),
-    ("rollout-cli", &["rollout", "rollout-wire", "scheduler", "executor", "datasets", "blobs"]),
+    ("rollout-cli", &["rollout", "rollout-wire", "scheduler", "executor", "datasets", "blobs", "images"]),
     (
         "tests",
         &[

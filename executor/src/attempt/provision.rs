@@ -20,6 +20,7 @@ use crate::outputs::in_workdir;
 use crate::private_dir;
 use crate::sandbox::{CreateError, FileError, FileSource, Sandbox, SandboxSpec};
 use crate::storage::{StorageError, chain};
+use crate::tree::{self, PlaceError};
 use crate::workspace::{self, FetchError, StackError};
 
 const INPUT_MODE: u32 = 0o644;
@@ -165,10 +166,19 @@ async fn place_inputs(
     for (index, input) in order.inputs.iter().enumerate() {
         let local = dir.join(format!("input-{index}"));
         let fetched = tools.storage.fetch(&input.sha256, Some(input.size), &local).await;
-        let content = FileSource::File(fetched.map_err(|error| storage_failed(&error))?);
+        let fetched = fetched.map_err(|error| storage_failed(&error))?;
         let path = in_workdir(&input.path, &order.step.workdir);
-        let written = sandbox.write_file(&path, content, INPUT_MODE, &order.step.user).await;
-        written.map_err(|error| file_failed(&error))?;
+        if input.tree {
+            let placed = tree::unpack(sandbox, fetched, &path, INPUT_MODE, &order.step.user).await;
+            placed.map_err(|error| match error {
+                PlaceError::File(error) => file_failed(&error),
+                PlaceError::Bad(problem) => failed(FailureCode::StorageFailed, problem),
+            })?;
+        } else {
+            let content = FileSource::File(fetched);
+            let written = sandbox.write_file(&path, content, INPUT_MODE, &order.step.user).await;
+            written.map_err(|error| file_failed(&error))?;
+        }
         // The sandbox has its copy.
         if let Err(error) = tokio::fs::remove_file(&local).await {
             tracing::warn!(path = %local.display(), %error, "fetched input not removed");

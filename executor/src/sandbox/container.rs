@@ -27,8 +27,8 @@ use super::files::{self, Owner};
 use super::image::{Image, Images};
 use super::users::User;
 use super::{
-    Backend, Ceilings, CreateError, DestroyError, Exit, FileError, FileSource, Mounted, Pack, PackError,
-    Process, Sandbox, SandboxSpec, Spawn, SpawnError, Stats, packing,
+    Backend, Ceilings, CreateError, DestroyError, Exit, FileError, FileSource, Listing, Mounted, Pack,
+    PackError, Process, Sandbox, SandboxSpec, Spawn, SpawnError, Stats, packing,
 };
 use crate::broker::client::Client;
 pub use crate::broker::protocol::Step;
@@ -525,6 +525,19 @@ impl Sandbox for ContainerSandbox {
 
     async fn open_file(&self, path: &str) -> Result<Option<(File, Bytes)>, FileError> {
         self.on_files(path, |root, workdir, path| files::read(root.as_fd(), workdir, path)).await
+    }
+
+    async fn list(&self, path: &str, names_max: usize) -> Result<Option<Listing>, FileError> {
+        let list = move |root: &OwnedFd, workdir: &str, path: &str| {
+            files::list(root.as_fd(), workdir, path, names_max)
+        };
+        self.on_files(path, list).await
+    }
+
+    async fn make_dir(&self, path: &str, owner: &str) -> Result<(), FileError> {
+        let owner = self.owner(path, owner)?;
+        self.on_files(path, move |root, workdir, path| files::make_dir(root.as_fd(), workdir, path, owner))
+            .await
     }
 
     async fn spawn(&self, spawn: Spawn) -> Result<Box<dyn Process>, SpawnError> {

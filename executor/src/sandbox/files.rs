@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use rollout::Bytes;
 
-use super::{FileError, FileSource};
+use super::{FileError, FileSource, Listing};
 use crate::host::open;
 
 /// The longest path, in bytes: what the kernel takes with its terminator.
@@ -183,6 +183,62 @@ pub fn read(root: BorrowedFd<'_>, workdir: &str, path: &str) -> Result<Option<(F
     let again = File::options().read(true).open(format!("/proc/self/fd/{}", found.as_raw_fd()));
     let file = again.map_err(|error| parts.error(error))?;
     Ok(Some((file, Bytes(u64::try_from(stat.st_size).unwrap_or(0)))))
+}
+
+/// What is at `path`: a file, or the names in a directory. None: nothing is there.
+pub fn list(
+    root: BorrowedFd<'_>,
+    workdir: &str,
+    path: &str,
+    names_max: usize,
+) -> Result<Option<Listing>, FileError> {
+    let parts = Parts::new(path, workdir)?;
+    let joined = parts.parts.iter().map(|part| part.as_bytes()).collect::<Vec<_>>().join(&b'/');
+    let Ok(joined) = CString::new(joined) else {
+        return Err(FileError::BadPath { path: path.to_owned(), problem: "it holds a NUL byte" });
+    };
+    let found = match open::beneath(root, &joined, libc::O_PATH | libc::O_NOFOLLOW, 0, open::CONFINED) {
+        Ok(found) => found,
+        Err(error) if matches!(error.raw_os_error(), Some(libc::ENOENT | libc::ENOTDIR)) => return Ok(None),
+        Err(error) => return Err(parts.error(error)),
+    };
+    let stat = open::stat(found.as_fd()).map_err(|error| parts.error(error))?;
+    match stat.st_mode & libc::S_IFMT {
+        libc::S_IFREG => return Ok(Some(Listing::File)),
+        libc::S_IFDIR => {}
+        _ => return Err(parts.not_a_file(kind_of(stat.st_mode))),
+    }
+    let opened = readable_dir(found.as_fd(), c".").map_err(|error| parts.error(error))?;
+    let mut names = Vec::new();
+    let dir = nix::dir::Dir::from_fd(opened).map_err(|error| parts.error(error.into()))?;
+    for entry in dir {
+        let entry = entry.map_err(|error| parts.error(error.into()))?;
+        let name = entry.file_name();
+        if name == c"." || name == c".." {
+            continue;
+        }
+        let bad = |problem| FileError::BadPath { path: path.chars().take(SHOWN_MAX).collect(), problem };
+        if names.len() == names_max {
+            return Err(bad("it holds too many names"));
+        }
+        names.push(name.to_str().map_err(|_| bad("a name in it is not UTF-8"))?.to_owned());
+    }
+    names.sort_unstable();
+    Ok(Some(Listing::Directory(names)))
+}
+
+/// Makes a directory unless one is there.
+pub fn make_dir(root: BorrowedFd<'_>, workdir: &str, path: &str, owner: Owner) -> Result<(), FileError> {
+    let parts = Parts::new(path, workdir)?;
+    let (dir, name) = parts.parent(root, owner)?;
+    match kind_at(dir.as_fd(), name) {
+        Ok("directory") => return Ok(()),
+        Ok(_) => return Err(parts.symlink_or_file(dir.as_fd(), name)),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+        Err(error) => return Err(parts.error(error)),
+    }
+    let made = make_owned_dir(dir.as_fd(), name, 0o755, owner.uid, owner.gid);
+    made.map(drop).map_err(|error| parts.error(error))
 }
 
 /// Writes a file beside its place and moves it there: readers see the old or the new one.
@@ -456,6 +512,30 @@ mod tests {
         drop(dir);
         root.reset("/deep").unwrap();
         assert_eq!(fs::read_dir(root.path("deep")).unwrap().count(), 0);
+    }
+
+    #[test]
+    fn directories_are_listed_and_made_beneath_the_root_only() {
+        let root = root();
+        let list = |path: &str, max| list(root.fd.as_fd(), "/w", path, max);
+        let make = |path: &str| make_dir(root.fd.as_fd(), "/w", path, root.owner);
+        root.write("/d/b").unwrap();
+        root.write("/d/a").unwrap();
+        let names = vec!["a".to_owned(), "b".to_owned()];
+        assert_eq!(list("/d", 2).unwrap(), Some(Listing::Directory(names)));
+        assert_eq!(list("/d/a", 2).unwrap(), Some(Listing::File));
+        assert_eq!(list("/none", 2).unwrap(), None);
+        assert!(matches!(list("/d", 1), Err(FileError::BadPath { .. })));
+        symlink("/etc", root.path("d/link")).unwrap();
+        for path in ["/d/link", "/d/link/passwd", "/d/../d"] {
+            assert!(list(path, 9).is_err(), "{path}");
+        }
+        make("/new/inner").unwrap();
+        make("/new/inner").unwrap();
+        assert!(root.path("new/inner").is_dir());
+        for path in ["/d/a", "/d/link", "/d/link/x"] {
+            assert!(make(path).is_err(), "{path}");
+        }
     }
 
     #[test]

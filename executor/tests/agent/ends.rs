@@ -222,3 +222,59 @@ async fn what_runs_can_be_read_by_offset() {
     assert!(yard.log(100_004, attempt(0, 0), "../stdout", 0).await.gone, "no such stream");
     yard.stop().await;
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn several_paths_are_one_artifact_that_goes_back_where_it_was() {
+    let mut yard = Yard::start().await;
+    let paths = |paths: &[&str]| {
+        Source::Paths(v1::Paths { items: paths.iter().map(|&path| path.to_owned()).collect() })
+    };
+    let mut first = order("agent", "write /app/out/a one; write /app/out/b/c two; write /app/log three");
+    let declared = ["/app/out/b", "/none", "/app/out", "/app/log"];
+    first.step.as_mut().unwrap().outputs = vec![output("made", paths(&declared), 10_000)];
+    let outcome = yard.run(first).await;
+    assert_eq!(outcome.failure, None);
+    let artifact = outcome.artifacts[0].clone();
+    yard.backend.until_empty().await;
+
+    let input = |path: &str| v1::Input {
+        path: path.to_owned(),
+        sha256: artifact.sha256.clone(),
+        size: artifact.size,
+        tree: true,
+    };
+    let cases = [
+        ("/", "/app/out/b/c", "two"),
+        ("/in", "/in/app/log", "three"),
+        ("in", "/workspace/in/app/out/a", "one"),
+    ];
+    for (sample, (below, at, content)) in (1..).zip(cases) {
+        let mut second = order("agent", "true");
+        second.attempt = Some(attempt(sample, 0));
+        second.inputs = vec![input(below)];
+        second.step.as_mut().unwrap().outputs = vec![output("got", Source::Path(at.to_owned()), 100)];
+        let outcome = yard.run(second).await;
+        assert_eq!(outcome.failure, None, "{at}");
+        assert_eq!(yard.blobs.get(&outcome.artifacts[0].sha256, 100).await.unwrap(), content, "{at}");
+        yard.backend.until_empty().await;
+    }
+
+    let refused = [
+        ("write /app/out/a one", &["/none"][..], 10_000, "output_missing", "nothing at /none"),
+        ("node /app/out/l symlink", &["/app/out"], 10_000, "output_missing", "is a symlink"),
+        ("write /app/out/a 0123456789", &["/app/out"], 9, "output_too_large", ""),
+        ("write /app/out/a 0123456789", &["/app/out"], 100, "output_too_large", ""),
+        ("true", &[], 100, "", ""),
+    ];
+    for (sample, (script, declared, max, code_expected, words)) in (10..).zip(refused) {
+        let mut order = order("agent", script);
+        order.attempt = Some(attempt(sample, 0));
+        order.step.as_mut().unwrap().outputs = vec![output("made", paths(declared), max)];
+        let outcome = yard.run(order).await;
+        assert_eq!((code(&outcome), outcome.artifacts.len()), (code_expected, 0), "{script}");
+        let message = outcome.failure.map(|failure| failure.message).unwrap_or_default();
+        assert!(message.contains(words), "{script}: {message}");
+        yard.backend.until_empty().await;
+    }
+    yard.stop().await;
+}

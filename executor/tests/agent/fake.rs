@@ -9,8 +9,8 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use executor::sandbox::{
-    Backend, Ceilings, CreateError, DestroyError, Exit, FileError, FileSource, Mounted, Pack, PackError,
-    Process, Sandbox, SandboxSpec, Spawn, SpawnError, Stats,
+    Backend, Ceilings, CreateError, DestroyError, Exit, FileError, FileSource, Listing, Mounted, Pack,
+    PackError, Process, Sandbox, SandboxSpec, Spawn, SpawnError, Stats,
 };
 use images::layers::{Packed, pack_directory};
 use rollout::quantity::Limit;
@@ -257,6 +257,26 @@ impl Sandbox for FakeSandbox {
             }
         };
         Ok(Some((file, Bytes(size))))
+    }
+
+    async fn list(&self, path: &str, _: usize) -> Result<Option<Listing>, FileError> {
+        let files = self.inner.files.lock().unwrap();
+        match files.get(path) {
+            Some(Node::Other(found)) => {
+                return Err(FileError::NotAFile { path: path.to_owned(), found });
+            }
+            Some(_) => return Ok(Some(Listing::File)),
+            None => {}
+        }
+        let inside = files.keys().filter_map(|file| file.strip_prefix(path)?.strip_prefix('/'));
+        let names: BTreeSet<String> =
+            inside.filter_map(|rest| rest.split('/').next()).map(str::to_owned).collect();
+        Ok((!names.is_empty()).then(|| Listing::Directory(names.into_iter().collect())))
+    }
+
+    async fn make_dir(&self, path: &str, _: &str) -> Result<(), FileError> {
+        assert!(path.starts_with('/'), "{path}");
+        Ok(())
     }
 
     async fn spawn(&self, spawn: Spawn) -> Result<Box<dyn Process>, SpawnError> {

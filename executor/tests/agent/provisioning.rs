@@ -12,8 +12,12 @@ async fn everything(yard: &Yard, sample: u32) -> v1::StartAttempt {
     let blob = yard.blobs.put(bytes::Bytes::from_static(b"data")).await.unwrap();
     let mut order = grader("write /r/reward.txt 1");
     order.attempt = Some(attempt(sample, 0));
-    order.inputs =
-        vec![v1::Input { path: "/workspace/in".to_owned(), sha256: blob.sha256.clone(), size: blob.size }];
+    order.inputs = vec![v1::Input {
+        path: "/workspace/in".to_owned(),
+        sha256: blob.sha256.clone(),
+        size: blob.size,
+        tree: false,
+    }];
     let step = order.step.as_mut().unwrap();
     let text = v1::file::Content::Text("x".to_owned());
     let stored = v1::file::Content::BlobSha256(blob.sha256);
@@ -216,7 +220,7 @@ async fn an_input_that_is_not_stored_or_not_as_announced_is_a_failure_of_storage
     {
         let mut order = order("run", "true");
         order.attempt = Some(attempt(sample, 0));
-        order.inputs = vec![v1::Input { path: "in".to_owned(), sha256: sha256.clone(), size }];
+        order.inputs = vec![v1::Input { path: "in".to_owned(), sha256: sha256.clone(), size, tree: false }];
         let failure = yard.run(order).await.failure.unwrap();
         assert_eq!(failure.code, "storage_failed", "{}", failure.message);
         assert!(failure.message.contains(&sha256), "{}", failure.message);

@@ -124,7 +124,13 @@ pub enum Command {
 #[derive(Debug, Args)]
 pub struct Run {
     /// The spec, YAML or JSON; `-` reads standard input
-    pub spec: PathBuf,
+    #[arg(required_unless_present = "harbor", conflicts_with = "harbor")]
+    pub spec: Option<PathBuf>,
+    #[command(flatten)]
+    pub harbor: Harbor,
+    /// Print the spec with every step, and run nothing
+    #[arg(long)]
+    pub print_spec: bool,
     /// Start over, even if a job of this spec is unfinished
     #[arg(long)]
     pub new: bool,
@@ -136,6 +142,38 @@ pub struct Run {
     pub keep_going: bool,
     #[command(flatten)]
     pub capacity: Capacity,
+}
+
+/// A spec without a file.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Harbor tasks, without a spec")]
+pub struct Harbor {
+    /// Run the Harbor tasks in this directory
+    #[arg(long, value_name = "DIR", requires = "agent")]
+    pub harbor: Option<PathBuf>,
+    /// What works on each task: a command for the shell, or `oracle` for the task's own solution
+    #[arg(long, value_name = "CMD", requires = "harbor")]
+    pub agent: Option<String>,
+    /// Rollouts of each task
+    #[arg(long = "n", default_value_t = 1, requires = "harbor", value_name = "N")]
+    pub samples: u32,
+    /// What every sandbox starts from, instead of each task's image
+    #[arg(long, requires = "harbor")]
+    pub image: Option<String>,
+    /// What to do with tasks that cannot run here
+    #[arg(long, value_enum, default_value_t = OnUnsupported::Error, requires = "harbor", value_name = "WHAT")]
+    pub on_unsupported: OnUnsupported,
+    /// A model for the agent; not available yet
+    #[arg(long, requires = "harbor", value_name = "URL")]
+    pub model: Option<String>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum OnUnsupported {
+    /// Nothing runs
+    Error,
+    /// They are left out
+    Skip,
 }
 
 #[derive(Debug, Args)]

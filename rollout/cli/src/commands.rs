@@ -4,11 +4,13 @@
 mod artifact;
 mod jobs;
 mod logs;
+pub mod matrix;
 mod reference;
 mod run;
 mod services;
 mod specs;
 mod wait;
+mod without_file;
 
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};

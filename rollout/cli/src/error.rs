@@ -34,6 +34,14 @@ pub enum Error {
     BadDataDir { data_dir: PathBuf, problem: String },
     #[error("cannot read `{}`", path.display())]
     ReadFile { path: PathBuf, source: io::Error },
+    #[error("cannot write `{}`", path.display())]
+    WriteFile { path: PathBuf, source: io::Error },
+    #[error("the Harbor tasks cannot be read")]
+    Harbor { source: datasets::harbor::HarborError },
+    #[error("the tree `{}` cannot be packed", path.display())]
+    Tree { path: PathBuf, source: Box<images::layers::Error> },
+    #[error("{tasks} task{} cannot run here", if *tasks == 1 { "" } else { "s" })]
+    Unsupported { tasks: usize },
     #[error("`{}` is larger than {limit} bytes, the most a spec may have (TEXT_BYTES_MAX)", path.display())]
     SpecTooLarge { path: PathBuf, limit: usize },
     #[error("`{}` is not UTF-8 text", path.display())]
@@ -54,6 +62,10 @@ pub enum Error {
     OutputLookup { table: String },
     #[error("`{url}` is not the address of a yard: {problem}")]
     BadYard { url: String, problem: &'static str },
+    #[error("neither a spec nor --harbor says what to run")]
+    NoSpec,
+    #[error("--model `{url}` is not available yet: no proxy records model calls")]
+    NoModels { url: String },
     #[error("`run` has a yard of its own and cannot use {url}")]
     OwnYard { url: String },
     #[error("TLS (`{url}`) is not available yet")]
@@ -81,6 +93,12 @@ pub enum Error {
     /// The embedded yard, or a service of it.
     #[error("{what}")]
     Service { code: &'static str, what: String, source: Boxed, hint: Option<String>, exit: ExitStatus },
+    #[error("`matrix.max_parallel` and `matrix.fail_fast` need somebody who waits")]
+    MatrixWaits,
+    #[error("{failed} of the {cells} jobs of the matrix did not end well")]
+    CellsFailed { failed: usize, cells: usize, exit: u8 },
+    #[error("another job of the matrix failed first, and `fail_fast` is set")]
+    FailFast,
     #[error("interrupted")]
     Interrupted,
     /// `own_yard`: of `run`, whose yard ends with the command.
@@ -121,12 +139,23 @@ impl Error {
         }
     }
 
+    /// Of a job that did not end well. `own_yard`: its yard ends with the command.
+    pub fn ended(job: &crate::view::Job, own_yard: bool) -> Self {
+        let reason = job.reason.clone().or_else(|| job.failure_message.clone());
+        let reason = reason.unwrap_or_else(|| "no rollout ended well".to_owned());
+        Self::JobEnded { job: job.id.clone(), state: job.state.clone(), reason, own_yard }
+    }
+
     /// The stable code.
     pub fn code(&self) -> &str {
         match self {
             Self::Usage { .. } => "bad_usage",
             Self::BadDataDir { .. } => "bad_data_dir",
             Self::ReadFile { .. } => "read_failed",
+            Self::WriteFile { .. } => "write_failed",
+            Self::Harbor { .. } => "harbor_unreadable",
+            Self::Tree { .. } => "bad_tree",
+            Self::Unsupported { .. } => "tasks_unsupported",
             Self::SpecTooLarge { .. } => "too_large",
             Self::SpecNotText { .. } => "not_text",
             Self::FileChanged { .. } => "file_changed",
@@ -136,7 +165,8 @@ impl Error {
             Self::OutputRelative { .. } | Self::OutputLookup { .. } => "output_relative",
             Self::BadYard { .. } => "bad_yard",
             Self::OwnYard { .. } => "own_yard",
-            Self::NoTls { .. } => "not_available_yet",
+            Self::NoTls { .. } | Self::NoModels { .. } => "not_available_yet",
+            Self::NoSpec => "bad_usage",
             Self::Unreachable { .. } => "yard_unreachable",
             Self::Broken { .. } => "yard_lost",
             Self::Refused { code, .. } => code,
@@ -148,6 +178,9 @@ impl Error {
             Self::EndedEarly { .. } => "ended_early",
             Self::Stdout(_) => "write_failed",
             Self::Service { code, .. } => code,
+            Self::MatrixWaits => "matrix_waits",
+            Self::CellsFailed { .. } => "cells_failed",
+            Self::FailFast => "fail_fast",
             Self::Interrupted => "interrupted",
             Self::JobEnded { .. } => "job_ended",
         }
@@ -166,6 +199,10 @@ impl Error {
             Self::OwnYard { .. } => {
                 "use `rollyard submit --wait`, or leave --yard and ROLLYARD_YARD out".to_owned()
             }
+            Self::NoModels { .. } => {
+                "leave --model out; the agent may only call what is inside its sandbox".to_owned()
+            }
+            Self::NoSpec => "name a spec, or a directory of tasks with --harbor DIR".to_owned(),
             Self::NoTls { .. } => "use a Unix socket or http:// on loopback".to_owned(),
             Self::OutputRelative { .. } => "write an absolute path, or pass --table".to_owned(),
             Self::OutputLookup { .. } => "start it with `/`, or pass --table".to_owned(),
@@ -176,6 +213,10 @@ impl Error {
                 "hand it the spec with `rollyard submit --wait`, or choose another --data-dir".to_owned()
             }
             Self::FileChanged { .. } => "submit again".to_owned(),
+            Self::MatrixWaits => "pass --wait, or use `rollyard run`".to_owned(),
+            Self::Unsupported { .. } => {
+                "correct the tasks, or leave them out with `on_unsupported: skip`".to_owned()
+            }
             Self::JobEnded { job, state, reason, own_yard } if state == "held" => {
                 held_hint(job, reason, *own_yard)
             }
@@ -188,6 +229,9 @@ impl Error {
             Self::Usage { .. }
             | Self::BadDataDir { .. }
             | Self::ReadFile { .. }
+            | Self::Harbor { .. }
+            | Self::Tree { .. }
+            | Self::Unsupported { .. }
             | Self::SpecTooLarge { .. }
             | Self::SpecNotText { .. }
             | Self::Rows { .. }
@@ -199,12 +243,21 @@ impl Error {
             | Self::BadYard { .. }
             | Self::OwnYard { .. }
             | Self::NoTls { .. }
+            | Self::NoModels { .. }
+            | Self::NoSpec
+            | Self::MatrixWaits
             | Self::NoStep { .. }
             | Self::BadTarget { .. } => ExitStatus::BadInput,
             Self::Unreachable { .. } | Self::Broken { .. } => ExitStatus::Unreachable,
             Self::Refused { exit, .. } | Self::Service { exit, .. } => *exit,
             Self::Interrupted => ExitStatus::Interrupted,
+            Self::CellsFailed { exit, .. } => ExitStatus::ALL
+                .into_iter()
+                .find(|status| status.code() == *exit)
+                .unwrap_or(ExitStatus::Failure),
             Self::FileChanged { .. }
+            | Self::WriteFile { .. }
+            | Self::FailFast
             | Self::BadAnswer { .. }
             | Self::Served { .. }
             | Self::EndedEarly { .. }

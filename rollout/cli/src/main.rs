@@ -8,6 +8,7 @@ mod client;
 mod commands;
 mod error;
 mod exit;
+mod harbor;
 mod interrupt;
 mod output;
 mod progress;

@@ -11,6 +11,7 @@ use executor::doctor::Report;
 use rollout::Timestamp;
 
 use crate::args::OutputFormat;
+use crate::commands::matrix::CellJob;
 use crate::spec::{DryRun, Finding};
 use crate::summary::Summary;
 use crate::view::{Explanation, Job, Node, Rollout, RolloutSteps, Submitted};
@@ -24,6 +25,8 @@ pub trait Output: std::fmt::Debug + Send + Sync {
     fn nodes(&self, nodes: &[Node]) -> String;
     fn explanation(&self, explanation: &Explanation) -> String;
     fn submitted(&self, submitted: &Submitted) -> String;
+    /// The jobs of a matrix.
+    fn cells(&self, cells: &[CellJob]) -> String;
     fn summary(&self, summary: &Summary) -> String;
     /// Findings of a spec without errors, or with. `rendered` is the form for people.
     fn findings(&self, findings: &[Finding], rendered: &str) -> String;

@@ -22,14 +22,21 @@ pub async fn upload(client: &Client, dir: &Path, paths: &[String]) -> Result<Vec
     let mut files = Vec::with_capacity(paths.len());
     for path in paths {
         let on_disk = dir.join(path);
-        let (sha256, size) = blocking(on_disk.clone(), hash).await?;
-        put(client, on_disk, &sha256, size).await?;
+        let (sha256, size) = put_file(client, on_disk).await?;
         files.push(ClientFile { path: path.clone(), sha256, size });
     }
     Ok(files)
 }
 
-async fn put(client: &Client, path: PathBuf, sha256: &str, size: u64) -> Result<(), Error> {
+/// Uploads a file; its hash and size.
+pub async fn put_file(client: &Client, path: PathBuf) -> Result<(String, u64), Error> {
+    let (sha256, size) = blocking(path.clone(), hash).await?;
+    put(client, path, &sha256, size).await?;
+    Ok((sha256, size))
+}
+
+/// Uploads a file whose hash and size are known.
+pub async fn put(client: &Client, path: PathBuf, sha256: &str, size: u64) -> Result<(), Error> {
     let (sender, chunks) = mpsc::channel(CHUNKS_AHEAD);
     let sha256 = sha256.to_owned();
     let reading = path.clone();

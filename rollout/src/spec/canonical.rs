@@ -12,11 +12,14 @@ use super::grammar::json_number;
 use super::tree::{Entry, Node, Value};
 
 pub(crate) fn spec_hash(root: &Node) -> String {
+    format!("sha256:{}", hex::encode(Sha256::digest(json(root).as_bytes())))
+}
+
+/// The document in canonical form: it means the same, and has the same hash.
+pub(crate) fn json(root: &Node) -> String {
     let mut text = String::new();
     write(root, &mut text);
-    let mut hash = String::from("sha256:");
-    hash.push_str(&hex::encode(Sha256::digest(text.as_bytes())));
-    hash
+    text
 }
 
 fn write(node: &Node, out: &mut String) {

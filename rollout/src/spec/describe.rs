@@ -8,7 +8,7 @@ use serde::Serialize;
 
 use super::job::critical_path;
 use crate::ids::StepIndex;
-use crate::plan::{Field, JobPlan, Origin, Per, ResourcesPlan, Split, StepKind, TaskSource};
+use crate::plan::{Field, JobPlan, Origin, Per, ResourcesPlan, Split, StepKind};
 use crate::quantity::{Bytes, MilliCpu, Request, Resources};
 use crate::time::Millis;
 
@@ -18,7 +18,7 @@ pub struct Description {
     pub job: String,
     pub project: Option<String>,
     pub spec_hash: String,
-    /// `inline` or `jsonl`.
+    /// `inline`, `jsonl`, `parquet` or `harbor`.
     pub source: &'static str,
     pub split: Split,
     pub rows: u64,
@@ -96,10 +96,7 @@ pub fn describe(plan: &JobPlan, rows: u64) -> Description {
         job: plan.name.to_string(),
         project: plan.project.clone(),
         spec_hash: plan.spec_hash.clone(),
-        source: match plan.tasks.source {
-            TaskSource::Inline(_) => "inline",
-            TaskSource::Jsonl { .. } => "jsonl",
-        },
+        source: plan.tasks.source.kind(),
         split: plan.tasks.split,
         rows,
         epochs: plan.tasks.epochs,

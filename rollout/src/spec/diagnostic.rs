@@ -81,6 +81,19 @@ codes! {
     RowMissingColumn "row_missing_column" "A task row lacks a column that the spec looks up.";
     RowBadValue "row_bad_value" "A line is no task row, or holds a value that does not fit where the spec uses it.";
     DuplicateTask "duplicate_task" "Two task rows have one id.";
+    UnknownTask "unknown_task" "`tasks.filter.ids` names a task that no row has.";
+    NoTaskLeft "no_task_left" "The filter leaves no row to run.";
+    // Task directories.
+    HarborBadTask "harbor_bad_task" "A task directory is not what Harbor says it is.";
+    HarborMultiStep "harbor_multi_step" "A Harbor task has several steps.";
+    HarborCompose "harbor_compose" "A Harbor task needs several containers.";
+    HarborTpu "harbor_tpu" "A Harbor task needs a TPU.";
+    HarborWindows "harbor_windows" "A Harbor task runs on another system than Linux.";
+    HarborNeedsBuilder "harbor_needs_builder" "The image of a Harbor task must be built first.";
+    HarborNoSolution "harbor_no_solution" "The agent is the oracle, and a task has no solution.";
+    HarborOtherMode "harbor_other_mode" "A Harbor task is graded in another way than this job grades.";
+    HarborHostEnv "harbor_host_env" "A Harbor task takes a variable from the environment of the caller.";
+    NetworkPublic "network_public" "A Harbor task wants the public network.";
 }
 
 impl fmt::Display for DiagnosticCode {
@@ -134,6 +147,18 @@ pub struct Diagnostic {
 }
 
 impl Diagnostic {
+    /// An error in another file than a spec, at the start of `line`.
+    pub fn error_at(
+        code: DiagnosticCode,
+        file: &str,
+        line: u32,
+        path: &str,
+        message: impl Into<String>,
+    ) -> Self {
+        let span = Span { line, col: 1, width: 1, ..Span::default() };
+        Self { file: file.to_owned(), ..Self::error(code, span, path, message) }
+    }
+
     pub(crate) fn error(code: DiagnosticCode, span: Span, path: &str, message: impl Into<String>) -> Self {
         Self {
             code,

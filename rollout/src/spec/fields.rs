@@ -129,6 +129,10 @@ pub(crate) enum Grammar {
     User,
     MediaType,
     Image,
+    /// A read-only tree.
+    Layer,
+    /// Exactly one lookup, of a column that holds an object or a list.
+    RowColumn,
     /// `step.output`.
     Artifact,
     /// Octal permission bits.

@@ -7,6 +7,7 @@ use super::fields::{Grammar, file_mode};
 use super::tables::{
     MOUNTED_OVER, PATH_BYTES_MAX, SHELL_BYTES_MAX, WORKDIR_BYTES_MAX, WORKDIR_PART_BYTES_MAX,
 };
+use crate::checkpoint::{LAYER_PREFIX, Layer};
 use crate::name::Name;
 use crate::quantity::{Bytes, MilliCpu, whole};
 use crate::time::{DURATION_MAX, Millis};
@@ -78,6 +79,10 @@ pub(crate) fn check(grammar: Grammar, text: &str, plain: bool) -> Result<(), Mis
         Grammar::User => user(text),
         Grammar::MediaType => media_type(text),
         Grammar::Image => image(text),
+        Grammar::Layer => layer(text),
+        Grammar::RowColumn => {
+            Err(value(format!("{} is no lookup", quoted(text)), "one lookup, such as \"${row.env}\""))
+        }
         Grammar::Artifact => artifact(text).map(drop),
         Grammar::Mode => file_mode(text).map(drop).ok_or_else(|| {
             value(format!("{} is not a file mode", quoted(text)), "octal permission bits such as 0644 or 755")
@@ -117,7 +122,7 @@ fn name(text: &str, plain: bool) -> Result<(), Mismatch> {
     }
 }
 
-fn env_name(text: &str) -> Result<(), Mismatch> {
+pub(crate) fn env_name(text: &str) -> Result<(), Mismatch> {
     let valid = text.len() <= 256
         && text.starts_with(|c: char| c.is_ascii_uppercase() || c == '_')
         && text.bytes().all(|b| b.is_ascii_uppercase() || b.is_ascii_digit() || b == b'_');
@@ -327,6 +332,25 @@ pub(crate) fn image(text: &str) -> Result<(), Mismatch> {
         code: DiagnosticCode::NotAvailableYet,
         message: format!("the image {} is not available yet", quoted(text)),
         expected: "`host`, or `dir:/path/on/the/node`; OCI layouts, archives and registries come later"
+            .to_owned(),
+    })
+}
+
+pub(crate) fn layer(text: &str) -> Result<(), Mismatch> {
+    bounded(text, PATH_BYTES_MAX)?;
+    if text.starts_with(LAYER_PREFIX) {
+        return text
+            .parse::<Layer>()
+            .map(drop)
+            .map_err(|bad| value(format!("{} is not a layer", quoted(text)), bad.form));
+    }
+    if text.trim().is_empty() || text.contains(char::is_whitespace) {
+        return Err(value(format!("{} is not a layer", quoted(text)), "a lookup of a column with a tree"));
+    }
+    Err(Mismatch {
+        code: DiagnosticCode::NotAvailableYet,
+        message: format!("the layer {} is not available yet", quoted(text)),
+        expected: "a lookup of a column with a tree, such as \"${row.tests}\"; OCI layers come later"
             .to_owned(),
     })
 }

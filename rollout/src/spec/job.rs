@@ -2,21 +2,20 @@
 
 use std::collections::BTreeMap;
 
-use serde_json::{Map, Value as Json};
-
 use super::canonical::spec_hash;
 use super::diagnostic::{Diagnostic, DiagnosticCode as Code, Sink, listed, quoted};
-use super::models;
 use super::steps::{self, Steps};
-use super::tables::{COLUMNS_MAX, GROUP_ROWS_MAX, JOB, JOB_LOOKUPS_MAX, MATRIX_CELLS_MAX};
-use super::tree::{Node, Span, Value, item_path};
+use super::tables::{COLUMNS_MAX, GROUP_ROWS_MAX, JOB, JOB_LOOKUPS_MAX};
+use super::tasks;
+use super::tree::{Node, Span, item_path};
 use super::view::View;
-use super::walk::{Scope, json_scalar};
+use super::walk::Scope;
+use super::{matrix, models};
 use crate::expression;
 use crate::ids::StepIndex;
 use crate::plan::{
-    AdmissionPlan, Field, GroupPlan, JobPlan, OnIncomplete, OutputPlan, ShardPlan, Split, StepKind, StepPlan,
-    TaskSource, TasksPlan, Template,
+    AdmissionPlan, Field, Generated, GroupPlan, JobPlan, OnIncomplete, OutputPlan, ShardPlan, StepKind,
+    StepPlan, Template,
 };
 use crate::resolve;
 use crate::time::Millis;
@@ -26,20 +25,33 @@ const PRIORITY: u8 = 50;
 const REFILL_LIMIT: u32 = 2;
 
 /// Reads a walked document. The plan is complete only if the sink holds no error afterwards.
-pub(crate) fn read(root: &Node, scope: &Scope, sink: &mut Sink) -> Option<JobPlan> {
+pub(crate) fn read(
+    root: &Node,
+    generated: Option<Generated>,
+    scope: &Scope,
+    sink: &mut Sink,
+) -> Option<JobPlan> {
     let job = View::new(root, &JOB, "");
-    let harbor =
-        job.object("tasks").and_then(|tasks| tasks.object("from")).is_some_and(|from| from.has("harbor"));
-    if !job.has("steps") && !harbor {
-        let fault = Diagnostic::error(Code::MissingField, root.span, "steps", "`steps` is missing");
-        sink.push(fault.expected("`steps`: at least one step"));
+    if !job.has("steps") {
+        let from = job.object("tasks").and_then(|tasks| tasks.object("from"));
+        let fault = match from.filter(|from| from.has("harbor")) {
+            Some(from) => {
+                let path = format!("{}.agent", from.path);
+                let message = "`tasks.from.agent` is missing: who works on the tasks";
+                Diagnostic::error(Code::MissingField, from.node.span, &path, message)
+                    .expected("a list of arguments or `oracle`, or `steps` of your own")
+            }
+            None => Diagnostic::error(Code::MissingField, root.span, "steps", "`steps` is missing")
+                .expected("`steps`: at least one step"),
+        };
+        sink.push(fault);
     }
     let models = models::check(&job, sink);
     let group = group(&job, sink);
     let admission = admission(&job, group.map_or(1, |group| group.size), sink);
-    let tasks = tasks(&job, sink);
+    let tasks = tasks::read(&job, generated, sink);
     let output = output(&job, scope, &models, sink);
-    check_matrix(&job, sink);
+    let matrix = matrix::read(&job, sink);
     let steps = steps::read(&job, sink);
     models::check_uses(&job, &steps.docs, &models, sink);
     warn_steps(&job, &steps, &models, sink);
@@ -55,6 +67,7 @@ pub(crate) fn read(root: &Node, scope: &Scope, sink: &mut Sink) -> Option<JobPla
         admission: admission?,
         steps: steps.plan?,
         output: output?,
+        matrix,
         timeout: job.text("timeout").map_or(Some(None), |text| text.parse().ok().map(Some))?,
         spec_hash: spec_hash(root),
     };
@@ -67,7 +80,7 @@ pub(crate) fn read(root: &Node, scope: &Scope, sink: &mut Sink) -> Option<JobPla
     check_group_rows(&job, root.span, &plan, sink);
     warn_timeout(&job, &plan, sink);
     plan.tasks.columns_used = columns_used(&plan);
-    check_rows(&job, &plan, sink);
+    tasks::check_inline(&job, &plan, sink);
     (!sink.has_errors()).then_some(plan)
 }
 
@@ -152,84 +165,6 @@ fn admission(job: &View<'_>, size: u32, sink: &mut Sink) -> Option<AdmissionPlan
     Some(AdmissionPlan { max_running, priority })
 }
 
-fn tasks(job: &View<'_>, sink: &mut Sink) -> Option<TasksPlan> {
-    let view = job.object("tasks")?;
-    let from = view.object("from")?;
-    let sources: Vec<_> = ["inline", "jsonl", "parquet", "harbor", "feed"]
-        .into_iter()
-        .filter_map(|key| Some((key, from.find(key)?)))
-        .collect();
-    match sources.as_slice() {
-        [] => {
-            let fault = Diagnostic::error(
-                Code::MissingField,
-                from.node.span,
-                &from.path,
-                "`tasks.from` names no source",
-            );
-            sink.push(fault.expected("`inline` or `jsonl`"));
-        }
-        [_] => {}
-        [(first, _), (second, found), ..] => {
-            let message = format!("`{second}` beside `{first}`: a job has one source");
-            let fault = Diagnostic::error(Code::BadRelation, found.key_span, &found.path, message);
-            sink.push(fault.expected("exactly one of `inline`, `jsonl`"));
-        }
-    }
-    for (key, belongs_to) in [("columns", "parquet"), ("agent", "harbor"), ("shared_as", "harbor")] {
-        if let Some(found) = from.find(key).filter(|_| !from.has(belongs_to)) {
-            let message = format!("`{key}` belongs to a `{belongs_to}` source");
-            sink.push(Diagnostic::error(Code::BadRelation, found.key_span, &found.path, message));
-        }
-    }
-    for beside in ["filter", "epochs"] {
-        if let Some(found) = view.find(beside).filter(|_| from.has("feed")) {
-            let message = format!("`{beside}` beside a `feed` source: rows come as they are sent");
-            let fault = Diagnostic::error(Code::BadRelation, found.key_span, &found.path, message);
-            sink.push(fault.expected(format!("no `{beside}`")));
-        }
-    }
-    let source = match (from.find("inline"), from.text("jsonl")) {
-        (Some(found), _) => {
-            let rows = found.node.items().iter().map(row);
-            TaskSource::Inline(rows.collect::<Option<_>>()?)
-        }
-        (None, Some(path)) => TaskSource::Jsonl { path: path.to_owned() },
-        (None, None) => return None,
-    };
-    let id = match view.text("id") {
-        None => None,
-        Some(text) => Some(expression::parse(text).ok()?),
-    };
-    let split = match view.text("split") {
-        None | Some("train") => Split::Train,
-        Some("eval") => Split::Eval,
-        Some(_) => return None,
-    };
-    let epochs = view.text("epochs").map_or(Some(1), |text| text.parse().ok())?;
-    Some(TasksPlan { source, id, split, epochs, columns_used: Vec::new() })
-}
-
-fn row(node: &Node) -> Option<Map<String, Json>> {
-    match json(node)? {
-        Json::Object(row) => Some(row),
-        _ => None,
-    }
-}
-
-fn json(node: &Node) -> Option<Json> {
-    Some(match &node.value {
-        Value::Scalar { .. } => json_scalar(node).ok()?,
-        Value::List(items) => Json::Array(items.iter().map(json).collect::<Option<_>>()?),
-        Value::Map(entries) => Json::Object(
-            entries
-                .iter()
-                .map(|entry| Some((entry.key.clone(), json(&entry.value)?)))
-                .collect::<Option<_>>()?,
-        ),
-    })
-}
-
 fn output(job: &View<'_>, scope: &Scope, models: &models::Models, sink: &mut Sink) -> Option<OutputPlan> {
     let default =
         OutputPlan { table: None, shard: ShardPlan::default(), columns: Vec::new(), artifacts: true };
@@ -275,20 +210,6 @@ fn output(job: &View<'_>, scope: &Scope, models: &models::Models, sink: &mut Sin
     };
     let columns = columns.1.iter().map(|item| item.text().map(str::to_owned)).collect::<Option<_>>()?;
     Some(OutputPlan { table, shard, columns, artifacts })
-}
-
-fn check_matrix(job: &View<'_>, sink: &mut Sink) {
-    let Some(values) = job.object("matrix").and_then(|matrix| matrix.find("values")) else { return };
-    let cells = values
-        .node
-        .entries()
-        .iter()
-        .try_fold(1usize, |cells, entry| cells.checked_mul(entry.value.items().len()))
-        .unwrap_or(usize::MAX);
-    if cells > MATRIX_CELLS_MAX {
-        let message = format!("the matrix has {cells} combinations; the limit is {MATRIX_CELLS_MAX}");
-        sink.push(Diagnostic::error(Code::TooLarge, values.key_span, &values.path, message));
-    }
 }
 
 fn warn_steps(job: &View<'_>, steps: &Steps<'_>, models: &models::Models, sink: &mut Sink) {
@@ -403,34 +324,4 @@ fn columns_used(plan: &JobPlan) -> Vec<String> {
     columns.sort_unstable();
     columns.dedup();
     columns
-}
-
-/// Inline rows are known now, so their problems are too.
-fn check_rows(job: &View<'_>, plan: &JobPlan, sink: &mut Sink) {
-    let TaskSource::Inline(rows) = &plan.tasks.source else { return };
-    let Some(found) =
-        job.object("tasks").and_then(|tasks| tasks.object("from")).and_then(|from| from.find("inline"))
-    else {
-        return;
-    };
-    let mut ids: BTreeMap<String, usize> = BTreeMap::new();
-    for (index, (row, node)) in rows.iter().zip(found.node.items()).enumerate() {
-        let path = item_path(&found.path, index);
-        let number = u64::try_from(index).unwrap_or(u64::MAX);
-        let span = Span { width: 1, ..node.span };
-        let problems = resolve::row_problems(plan, number, row);
-        for problem in &problems {
-            let fault = Diagnostic::error(problem.code, span, &path, problem.to_string());
-            sink.push(Diagnostic { nearest: problem.nearest.clone(), ..fault });
-        }
-        if !problems.is_empty() {
-            continue;
-        }
-        let Ok(id) = resolve::task_id(plan, number, row) else { continue };
-        if let Some(first) = ids.insert(id.clone(), index) {
-            let message = format!("row {index} has the task id {}, as row {first} has", quoted(&id));
-            let fault = Diagnostic::error(Code::DuplicateTask, span, &path, message);
-            sink.push(fault.expected("a different `tasks.id` for every row"));
-        }
-    }
 }

@@ -110,6 +110,7 @@ fn scalar(grammar: Grammar, expands: Expands) -> Value {
         Grammar::Mode => json!({ "type": ["string", "integer"], "pattern": "^[0-7]{3,4}$" }),
         Grammar::ExitCode => text("^[0-9]{1,3}$"),
         Grammar::Url => text("^https?://"),
+        Grammar::RowColumn => text("^\\$\\{row\\..*\\}$"),
         Grammar::Cron
         | Grammar::Timezone
         | Grammar::OutputPath
@@ -117,6 +118,7 @@ fn scalar(grammar: Grammar, expands: Expands) -> Value {
         | Grammar::User
         | Grammar::MediaType
         | Grammar::Image
+        | Grammar::Layer
         | Grammar::Table => json!({ "type": "string", "minLength": 1 }),
     };
     let patterned = fixed.get("pattern").is_some() || fixed.get("type") == Some(&json!("integer"));

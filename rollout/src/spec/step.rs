@@ -15,8 +15,8 @@ use crate::expression;
 use crate::ids::StepIndex;
 use crate::plan::{
     CheckpointPlan, CommandPlan, Field, FileContent, FilePlan, GraderPlan, InputPlan, Keep, OnAgentTimeout,
-    OnGraderTimeout, Origin, OutputDecl, OutputSource, Per, RetryPlan, RewardSource, StepKind, StepPlan,
-    Template,
+    OnGraderTimeout, Origin, OutputDecl, OutputSource, Per, Piece, RetryPlan, RewardSource, SourcePlan,
+    StepKind, StepPlan, TREE_MEDIA_TYPE, Template,
 };
 use crate::quantity::Bytes;
 use crate::time::Millis;
@@ -87,10 +87,11 @@ pub(crate) fn read(doc: &StepDoc<'_>, sink: &mut Sink) -> Option<StepPlan> {
         checkpoint: CheckpointPlan::default(),
         command,
         image: Template::literal(""),
-        layers: Vec::new(),
-        user: all.text("user").unwrap_or(USER).to_owned(),
-        workdir: all.text("workdir").unwrap_or(WORKDIR).to_owned(),
+        layers: layers(all)?,
+        user: expression::parse(all.text("user").unwrap_or(USER)).ok()?,
+        workdir: expression::parse(all.text("workdir").unwrap_or(WORKDIR)).ok()?,
         env: env(all)?,
+        env_column: env_column(all, sink),
         files: files?,
         inputs: Vec::new(),
         outputs: outputs?,
@@ -125,6 +126,43 @@ fn env(all: &Layered<'_>) -> Option<BTreeMap<String, Template>> {
     Some(env)
 }
 
+/// The step's own lookup of variables, or that of `defaults`.
+fn env_column(all: &Layered<'_>, sink: &mut Sink) -> Option<Template> {
+    let mut own = all.layers().iter().filter_map(|layer| layer.find("env"));
+    let found = own.find(|found| found.node.text().is_some())?;
+    column(&found, "an object, such as \"${row.env}\"", sink)
+}
+
+/// The one lookup of a column that a field holds; none if it is no lookup at all, which has been
+/// refused.
+fn column(found: &Found<'_>, holding: &str, sink: &mut Sink) -> Option<Template> {
+    let text = found.node.text().filter(|text| expression::has_expression(text))?;
+    let template = expression::parse(text).ok()?;
+    let of_row = |path: &[String]| path.first().is_some_and(|root| root == "row");
+    if !matches!(template.0.as_slice(), [Piece::Lookup(path)] if of_row(path)) {
+        let message = format!("{} is no lookup of a column", quoted(text));
+        let fault = Diagnostic::error(Code::BadValue, found.node.span, &found.path, message);
+        sink.push(fault.expected(format!("one lookup of a column that holds {holding}")));
+    }
+    Some(template)
+}
+
+fn layers(all: &Layered<'_>) -> Option<Vec<Template>> {
+    let items = all.find("layers").map(|found| found.node.items()).unwrap_or_default();
+    items.iter().map(|item| expression::parse(item.text()?).ok()).collect()
+}
+
+/// What goes on in a live sandbox has the layers of that sandbox.
+pub(crate) fn check_layers(doc: &StepDoc<'_>, is_live: bool, sink: &mut Sink) {
+    let Some(found) = doc.own.find("layers").filter(|found| is_live && !found.node.items().is_empty()) else {
+        return;
+    };
+    let message =
+        format!("{} goes on in the sandbox of another step, whose layers cannot change", quoted(&doc.name));
+    let fault = Diagnostic::error(Code::BadRelation, found.key_span, &found.path, message);
+    sink.push(fault.expected("`isolate: fresh`, or the layers on the first step of the sandbox"));
+}
+
 fn one_of(view: &View<'_>, first: &str, second: &str, sink: &mut Sink) {
     match (view.find(first), view.find(second)) {
         (Some(_), Some(found)) => {
@@ -139,6 +177,28 @@ fn one_of(view: &View<'_>, first: &str, second: &str, sink: &mut Sink) {
             sink.push(fault.expected(format!("one of `{first}`, `{second}`")));
         }
         _ => {}
+    }
+}
+
+/// An output comes from one of `path`, `paths` and `from`.
+fn one_source(view: &View<'_>, sink: &mut Sink) {
+    let expected = "one of `path`, `paths`, `from`";
+    let given: Vec<_> =
+        ["path", "paths", "from"].into_iter().filter_map(|key| Some((key, view.find(key)?))).collect();
+    match given.as_slice() {
+        [] => {
+            let message = format!("{} has none of `path`, `paths` and `from`", quoted(&view.path));
+            let path = child_path(&view.path, "path");
+            sink.push(
+                Diagnostic::error(Code::MissingField, view.node.span, &path, message).expected(expected),
+            );
+        }
+        [_] => {}
+        [(first, _), (second, found), ..] => {
+            let message = format!("`{second}` beside `{first}`");
+            let fault = Diagnostic::error(Code::BadRelation, found.key_span, &found.path, message);
+            sink.push(fault.expected(expected));
+        }
     }
 }
 
@@ -188,14 +248,22 @@ fn files(doc: &StepDoc<'_>, sink: &mut Sink) -> Option<Vec<FilePlan>> {
     files
 }
 
-fn outputs(own: &View<'_>, sink: &mut Sink) -> Option<Vec<OutputDecl>> {
+fn paths(found: &Found<'_>, sink: &mut Sink) -> Option<SourcePlan> {
+    if found.node.text().is_some() {
+        return column(found, "a list of absolute paths", sink).map(SourcePlan::PathsOf);
+    }
+    let items = found.node.items().iter().map(|item| expression::parse(item.text()?).ok());
+    items.collect::<Option<_>>().map(SourcePlan::Paths)
+}
+
+fn outputs(own: &View<'_>, sink: &mut Sink) -> Option<Vec<OutputDecl<SourcePlan>>> {
     let views = own.objects("outputs");
     if views.len() > ARTIFACTS_MAX {
         return None;
     }
     let mut outputs = Vec::new();
     for (index, view) in views.iter().enumerate() {
-        one_of(view, "path", "from", sink);
+        one_source(view, sink);
         let Some(name) = view.find("name") else { continue };
         let text = name.node.text();
         let first = views[..index]
@@ -211,10 +279,26 @@ fn outputs(own: &View<'_>, sink: &mut Sink) -> Option<Vec<OutputDecl>> {
             let fault = Diagnostic::error(Code::DuplicateOutput, name.node.span, &name.path, message);
             sink.push(fault.expected("another name"));
         }
+        let given = view.find("media_type");
+        let tree = view.find("paths");
+        if let Some(found) = &given
+            && (tree.is_some() || found.node.text() == Some(TREE_MEDIA_TYPE))
+        {
+            let message =
+                format!("several paths are one artifact of the type `{TREE_MEDIA_TYPE}`, and only they");
+            let fault = Diagnostic::error(Code::BadRelation, found.key_span, &found.path, message);
+            sink.push(fault.expected("no `media_type` beside `paths`"));
+        }
+        let paths = tree.and_then(|found| paths(&found, sink));
         outputs.push((|| {
-            let (source, media_type) = match view.text("from") {
-                Some(command) => (OutputSource::Command(command.to_owned()), "text/plain"),
-                None => (OutputSource::Path(view.text("path")?.to_owned()), "application/octet-stream"),
+            let (source, media_type) = match (view.text("from"), view.text("path")) {
+                (Some(command), _) => {
+                    (SourcePlan::Fixed(OutputSource::Command(command.to_owned())), "text/plain")
+                }
+                (None, Some(path)) => {
+                    (SourcePlan::Fixed(OutputSource::Path(path.to_owned())), "application/octet-stream")
+                }
+                (None, None) => (paths?, TREE_MEDIA_TYPE),
             };
             Some(OutputDecl {
                 name: text?.parse().ok()?,

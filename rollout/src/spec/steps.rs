@@ -338,6 +338,7 @@ fn plan(
             Start::Live(before) => Origin::Live(places[before]),
             Start::Checkpoint(before) => Origin::Checkpoint(places[before]),
         });
+        step::check_layers(doc, matches!(origin, Some(Origin::Live(_))), sink);
         let rest = step::read(doc, sink);
         let checkpoint = step::checkpoint(doc, users(starts, index), sink);
         let step = (|| {

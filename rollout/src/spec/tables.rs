@@ -4,7 +4,7 @@ use super::fields::{
     Choice, Expands, Field, Grammar, Known, Object, Shape, choice, choice_later, count, duration, field,
     fixed, list, looked_up, text,
 };
-use crate::plan::STEPS_MAX;
+use crate::plan::{OUTPUT_PATHS_MAX, STEPS_MAX};
 use crate::time::{DURATION_MAX, Millis};
 
 /// The largest shell text (`run`, `outputs[].from`), in bytes.
@@ -45,6 +45,10 @@ pub const INLINE_ROWS_MAX: usize = 1_000;
 pub const GROUP_SIZE_MAX: u64 = 1_024;
 /// The most rows of one group in one table: a group is one batch of it.
 pub const GROUP_ROWS_MAX: usize = 1 << 20;
+/// The most ids of `tasks.filter`.
+pub const FILTER_IDS_MAX: usize = 10_000;
+/// The most `layers` of one step.
+pub const LAYERS_MAX: usize = 32;
 /// The most passes over a task set.
 pub const EPOCHS_MAX: u64 = 1_000;
 /// The most rollouts of one job alive at once.
@@ -66,8 +70,9 @@ static COLUMN: Shape = fixed(Grammar::Column);
 static LABEL: Shape = text(LABEL_BYTES_MAX);
 static ROW: Shape = Shape::Row;
 static ARGUMENT: Shape = looked_up(Grammar::Text { bytes_max: ARGUMENT_BYTES_MAX }, Known::Run);
-static FIXED_ARGUMENT: Shape = text(ARGUMENT_BYTES_MAX);
-static LAYER: Shape = Shape::Scalar(Grammar::Text { bytes_max: PATH_BYTES_MAX }, Expands::Later);
+static HARBOR_ARGUMENT: Shape =
+    Shape::Scalar(Grammar::Text { bytes_max: ARGUMENT_BYTES_MAX }, Expands::Verbatim);
+static LAYER: Shape = looked_up(Grammar::Layer, Known::Group);
 static URL: Shape = LATER;
 static RANGE_END: Shape = fixed(Grammar::Number { min: f64::MIN, max: f64::MAX });
 static REWARD: Shape = fixed(Grammar::Number { min: f64::MIN, max: f64::MAX });
@@ -124,8 +129,7 @@ pub(crate) static JOB: Object = Object::new(
         field("output", Shape::Object(&OUTPUT), "Where the rows go."),
         field("schedule", Shape::Object(&SCHEDULE), "Submit again and again.")
             .later("no `schedule`; submit from a cron job of yours"),
-        field("matrix", Shape::Object(&MATRIX), "One job per combination of values.")
-            .later("no `matrix`; submit one job per combination"),
+        field("matrix", Shape::Object(&MATRIX), "One job per combination of values."),
         field("timeout", duration(SECOND, DURATION_MAX), "Wall time of the whole job."),
     ],
 );
@@ -146,14 +150,12 @@ static TASKS: Object = Object::new(
         ),
         field("split", Shape::Choice(&[choice("train"), choice("eval")]), "Column `split`; default `train`."),
         field("epochs", count(1, EPOCHS_MAX), "Passes over the set; default 1."),
-        field("filter", Shape::Object(&FILTER), "Which rows, in which order.")
-            .later("no `filter`; write the rows wanted into the file"),
+        field("filter", Shape::Object(&FILTER), "Which rows, in which order."),
         field(
             "on_unsupported",
             Shape::Choice(&[choice("error"), choice("skip")]),
-            "What to do with tasks that cannot run here.",
-        )
-        .later("no `on_unsupported`"),
+            "What to do with Harbor tasks that cannot run here; default `error`.",
+        ),
     ],
 );
 
@@ -162,25 +164,31 @@ static SOURCE: Object = Object::new(
     &[
         field("inline", Shape::List { of: &ROW, min: 1, max: INLINE_ROWS_MAX }, "Rows as written."),
         field("jsonl", fixed(Grammar::ClientPath), "File with one JSON object a line."),
-        field("parquet", text(PATH_BYTES_MAX), "Parquet file.").later("a `jsonl` file with the same rows"),
-        field("columns", list(&COLUMN, COLUMNS_MAX), "Parquet columns to read.").later("no `columns`"),
-        field("harbor", fixed(Grammar::ClientPath), "Directory of Harbor tasks.")
-            .later("a `jsonl` or `inline` source and your own steps"),
+        field("parquet", fixed(Grammar::ClientPath), "Parquet file."),
+        field(
+            "columns",
+            Shape::List { of: &COLUMN, min: 1, max: COLUMNS_MAX },
+            "Parquet columns to read; default all.",
+        ),
+        field("harbor", fixed(Grammar::ClientPath), "Directory of Harbor tasks."),
         field(
             "agent",
             Shape::Either {
-                of: &[list(&FIXED_ARGUMENT, ARGUMENTS_MAX), Shape::Choice(&[choice("oracle")])],
+                of: &[list(&HARBOR_ARGUMENT, ARGUMENTS_MAX), Shape::Choice(&[choice("oracle")])],
                 expected: "a list of arguments, or `oracle`",
             },
-            "Agent of a Harbor source.",
-        )
-        .later("no `agent` here; write it as a step"),
+            "Agent of a Harbor source without steps: its command, or each task's solution.",
+        ),
         field(
             "shared_as",
-            Shape::Choice(&[choice("fresh"), choice("reuse")]),
-            "How a shared Harbor environment is graded.",
-        )
-        .later("no `shared_as`"),
+            Shape::Choice(&[choice("fresh"), choice_later("reuse", "`fresh`, or no `shared_as`")]),
+            "How a shared Harbor environment is graded; default `fresh`: the agent's files, none of its processes.",
+        ),
+        field(
+            "environment_mode",
+            Shape::Choice(&[choice("shared"), choice("separate")]),
+            "Harbor tasks of this mode run; default `shared`.",
+        ),
         field("feed", Shape::Object(&FEED), "Rows sent while the job runs.")
             .later("a `jsonl` or `inline` source"),
     ],
@@ -202,9 +210,9 @@ static FILTER: Object = Object::new(
     "Filter",
     &[
         field("limit", count(1, COUNT_MAX), "At most this many rows."),
-        field("offset", count(0, COUNT_MAX), "Rows to leave out at the start."),
-        field("ids", list(&TASK_ID, 10_000), "Only these task ids."),
-        field("shuffle_seed", count(0, COUNT_MAX), "Seed of a shuffle."),
+        field("offset", count(0, COUNT_MAX), "Rows to leave out at the start; default 0."),
+        field("ids", Shape::List { of: &TASK_ID, min: 1, max: FILTER_IDS_MAX }, "Only these task ids."),
+        field("shuffle_seed", count(0, COUNT_MAX), "Seed of a shuffle, another one in every epoch."),
     ],
 );
 
@@ -319,7 +327,7 @@ static STEP_FIELDS: &[Field] = &[
         looked_up(Grammar::Image, Known::Group),
         "What the sandbox starts from: `host`, or `dir:/path/on/the/node`.",
     ),
-    field("layers", list(&LAYER, 32), "Read-only layers above the image.").later("no `layers`"),
+    field("layers", list(&LAYER, LAYERS_MAX), "Read-only layers above image and workspace, last on top."),
     field(
         "backend",
         Shape::Choice(&[
@@ -344,11 +352,21 @@ static STEP_FIELDS: &[Field] = &[
         .later("no `mount`; small files go into `files`"),
     field(
         "env",
-        Shape::Map { keys: Grammar::EnvName, of: &ENV_VALUE, max: ENV_MAX },
+        Shape::Either {
+            of: &[
+                Shape::Map { keys: Grammar::EnvName, of: &ENV_VALUE, max: ENV_MAX },
+                looked_up(Grammar::RowColumn, Known::Group),
+            ],
+            expected: "a map of variables, or one lookup of a column that holds them",
+        },
         "Environment variables.",
     ),
-    field("user", fixed(Grammar::User), "User inside the sandbox; default `rollout`."),
-    field("workdir", fixed(Grammar::Workdir), "Folder the step starts in; default `/workspace`."),
+    field("user", looked_up(Grammar::User, Known::Group), "User inside the sandbox; default `rollout`."),
+    field(
+        "workdir",
+        looked_up(Grammar::Workdir, Known::Group),
+        "Folder the step starts in; default `/workspace`.",
+    ),
     field("inputs", list(&INPUT_SHAPE, ARTIFACTS_MAX), "Outputs of earlier steps, placed as files."),
     field(
         "outputs",
@@ -531,12 +549,24 @@ static INPUT: Object = Object::new(
     ],
 );
 
+static TREE_PATH: Shape = looked_up(Grammar::SandboxPath, Known::Group);
 static OUTPUT_DECL_SHAPE: Shape = Shape::Object(&OUTPUT_DECL);
 static OUTPUT_DECL: Object = Object::new(
     "StepOutput",
     &[
         field("name", fixed(Grammar::PlainName), "Unique in the step; no dot.").required(),
         field("path", fixed(Grammar::OutputPath), "The file; relative to `workdir` or absolute."),
+        field(
+            "paths",
+            Shape::Either {
+                of: &[
+                    Shape::List { of: &TREE_PATH, min: 1, max: OUTPUT_PATHS_MAX },
+                    looked_up(Grammar::RowColumn, Known::Group),
+                ],
+                expected: "a list of paths, or one lookup of a column that holds it",
+            },
+            "Files and directories, packed as one artifact; as an input they go below its `path`.",
+        ),
         field(
             "from",
             Shape::Scalar(Grammar::Shell, Expands::Verbatim),

@@ -20,8 +20,10 @@ pub(crate) struct Scope {
 impl Scope {
     pub fn of(root: &Node) -> Self {
         let keys = |node: Option<&Node>| -> Vec<String> {
-            node.map(|node| node.entries().iter().map(|entry| entry.key.clone()).collect())
-                .unwrap_or_default()
+            let entries = node.map(Node::entries).unwrap_or_default();
+            let mut keys: Vec<String> = entries.iter().map(|entry| entry.key.clone()).collect();
+            keys.sort_unstable();
+            keys
         };
         let from = root.get("tasks").and_then(|tasks| tasks.get("from"));
         let mut columns: Option<Vec<String>> = None;
@@ -34,6 +36,13 @@ impl Scope {
             all.dedup();
         } else if let Some(feed) = from.and_then(|from| from.get("feed")) {
             columns = Some(keys(feed.get("columns")));
+        } else if let Some(listed) =
+            from.filter(|from| from.get("parquet").is_some()).and_then(|from| from.get("columns"))
+        {
+            let all = columns.get_or_insert_default();
+            all.extend(listed.items().iter().filter_map(|item| item.text().map(str::to_owned)));
+            all.sort_unstable();
+            all.dedup();
         }
         Self {
             columns,

@@ -7,8 +7,9 @@ use rollout::checkpoint::{Checkpoint, LAYERS_MAX, Layer};
 use rollout::failure::{Domain, Failure};
 use rollout::outcome::{Artifact, Captured, Outcome, Reward, Times, Usage};
 use rollout::plan::{
-    GraderPlan, OnAgentTimeout, OnGraderTimeout, OutputDecl, OutputSource, Per, ResolvedCheckpoint,
-    ResolvedCommand, ResolvedContent, ResolvedFile, ResolvedStep, RewardSource, STEPS_MAX, StepKind,
+    GraderPlan, OUTPUT_PATHS_MAX, OnAgentTimeout, OnGraderTimeout, OutputDecl, OutputSource, Per,
+    ResolvedCheckpoint, ResolvedCommand, ResolvedContent, ResolvedFile, ResolvedStep, RewardSource,
+    STEPS_MAX, StepKind,
 };
 use rollout::quantity::{Limit, Request};
 use rollout::reward::REWARD_FILE_BYTES_MAX;
@@ -157,6 +158,11 @@ fn output(message: &v1::Output) -> Result<OutputDecl, WireError> {
         source: match required("step.outputs.source", message.source.as_ref())? {
             v1::output::Source::Path(path) => OutputSource::Path(path.clone()),
             v1::output::Source::Command(text) => OutputSource::Command(text.clone()),
+            v1::output::Source::Paths(paths) if paths.items.len() > OUTPUT_PATHS_MAX => {
+                let problem = format!("{} paths, at most {OUTPUT_PATHS_MAX}", paths.items.len());
+                return Err(wrong("step.outputs.paths", problem));
+            }
+            v1::output::Source::Paths(paths) => OutputSource::Paths(paths.items.clone()),
         },
         media_type: message.media_type.clone(),
         max_bytes: Bytes(message.max_bytes),

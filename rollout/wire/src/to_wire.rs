@@ -94,6 +94,7 @@ fn output(output: &OutputDecl) -> v1::Output {
         source: Some(match &output.source {
             OutputSource::Path(path) => v1::output::Source::Path(path.clone()),
             OutputSource::Command(text) => v1::output::Source::Command(text.clone()),
+            OutputSource::Paths(items) => v1::output::Source::Paths(v1::Paths { items: items.clone() }),
         }),
         media_type: output.media_type.clone(),
         max_bytes: output.max_bytes.0,

@@ -5,7 +5,7 @@ use std::path::{Component, Path};
 use std::sync::Arc;
 
 use rand::Rng;
-use rollout::plan::JobPlan;
+use rollout::plan::{Filter, JobPlan};
 use rollout::{JobId, resolve};
 use rollout_wire::v1;
 use sha2::{Digest, Sha256};
@@ -98,6 +98,11 @@ async fn checked(request: v1::SubmitRequest) -> Result<(v1::SubmitRequest, JobPl
             error.details = error::list(checked.errors().filter_map(|error| serde_json::to_vec(error).ok()));
             return Err(error.hint("nothing was stored; correct the spec and submit it again"));
         };
+        if plan.cells() > 1 {
+            let message = format!("the matrix stands for {} jobs, and a submit is one", plan.cells());
+            return Err(ApiError::bad_request("document", message)
+                .hint("`rollyard submit` and `run` submit each combination by itself"));
+        }
         let warnings = checked.warnings().filter_map(|warning| serde_json::to_string(warning).ok()).collect();
         Ok((request, plan, warnings))
     };
@@ -275,12 +280,15 @@ async fn rows(
     checked.await.map_err(|error| panicked(&error))?
 }
 
+/// Checks every row that can run; how many run in an epoch.
 fn check_rows(plan: &JobPlan, rows: &TaskRows) -> Result<u32, ApiError> {
-    let len = rows.len(plan);
-    let count = u32::try_from(len)
-        .map_err(|_| ApiError::new(ApiCode::JobTooLarge, format!("{len} rows are too many")))?;
+    let selection = rows.selection();
+    if selection.is_empty() && plan.tasks.filter != Filter::default() {
+        return Err(ApiError::new(ApiCode::RowsInvalid, "`tasks.filter` leaves no row".to_owned())
+            .hint("use a smaller `offset`, or no `filter`"));
+    }
     let mut ids: BTreeMap<String, u32> = BTreeMap::new();
-    for index in 0..count {
+    for index in selection.candidates() {
         let row = rows.row(plan, index).map_err(|error| rows_invalid(&error))?;
         let position = u64::from(index);
         let invalid = |problem: &dyn std::error::Error| {
@@ -300,7 +308,7 @@ fn check_rows(plan: &JobPlan, rows: &TaskRows) -> Result<u32, ApiError> {
             );
         }
     }
-    Ok(count)
+    Ok(selection.len())
 }
 
 fn rows_invalid(error: &RowsError) -> ApiError {
@@ -308,7 +316,11 @@ fn rows_invalid(error: &RowsError) -> ApiError {
         RowsError::NotSent { .. } => ApiCode::FileMissing,
         RowsError::BlobMissing { .. } => ApiCode::BlobMissing,
         RowsError::Blob { .. } => ApiCode::StoreFailed,
-        RowsError::File { .. } | RowsError::NoSuchRow { .. } => ApiCode::RowsInvalid,
+        RowsError::TooMany { .. } => ApiCode::JobTooLarge,
+        RowsError::File { .. }
+        | RowsError::NoSuchRow { .. }
+        | RowsError::Id { .. }
+        | RowsError::UnknownIds { .. } => ApiCode::RowsInvalid,
     };
     ApiError::new(code, crate::health::chain(error))
 }

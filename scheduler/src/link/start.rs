@@ -171,7 +171,14 @@ fn inputs<'a>(
     let input = |input: &rollout::plan::InputPlan| {
         let artifacts = &outcome(input.step)?.artifacts;
         let artifact = artifacts.iter().find(|artifact| artifact.name == input.output.as_str())?;
-        Some(v1::Input { path: input.path.clone(), sha256: artifact.sha256.clone(), size: artifact.size.0 })
+        let outputs = &facts.plan.step(input.step).outputs;
+        let declared = outputs.iter().find(|declared| declared.name == input.output);
+        Some(v1::Input {
+            path: input.path.clone(),
+            sha256: artifact.sha256.clone(),
+            size: artifact.size.0,
+            tree: declared.is_some_and(|declared| declared.source.is_tree()),
+        })
     };
     facts.plan.step(attempt.step).inputs.iter().filter_map(input).collect()
 }

@@ -3,6 +3,7 @@
 
 mod executor;
 mod faults;
+mod filters;
 mod followers;
 mod heartbeats;
 mod held;

@@ -41,8 +41,8 @@ pub struct Dropped {
     pub security_attributes: u64,
 }
 
-/// Packs a plain tree, placed under `prefix` (a relative path; empty: at the root). Everything
-/// becomes root's; modes and modification times are kept. A device, or a mark of an overlay, is
+/// Packs a plain tree, placed under `prefix` (a relative path; empty: at the root), where nothing
+/// of the layers below shows through: what was planted there is gone. Everything becomes root's; modes and modification times are kept. A device, or a mark of an overlay, is
 /// refused.
 pub fn pack_directory(root: &Path, prefix: &str, out: &Path, bounds: &Bounds) -> Result<Packed, Error> {
     let never = AtomicBool::new(false);
@@ -117,7 +117,8 @@ fn write(
         prefix.iter().enumerate().filter(|(_, byte)| **byte == b'/').chain([(prefix.len(), &b'/')])
     {
         if let Some(source) = sources.first().filter(|_| end > 0) {
-            writer.take(&directory(&prefix[..end], source)?, None)?;
+            let opaque = end == prefix.len();
+            writer.take(&directory(&prefix[..end], source, opaque)?, None)?;
         }
     }
     let mut walk = Walk::new(sources, bounds, stop);
@@ -141,9 +142,9 @@ fn write(
 }
 
 /// A directory of the prefix: as the root of the tree that lies in it.
-fn directory(path: &[u8], source: &Source<'_>) -> Result<Entry, Error> {
+fn directory(path: &[u8], source: &Source<'_>, opaque: bool) -> Result<Entry, Error> {
     let found = fstat(source.root).map_err(Error::errno("look at", path))?;
-    let kind = Kind::Directory { opaque: false };
+    let kind = Kind::Directory { opaque };
     let mode = kept_mode(&kind, found.st_mode);
     let mtime =
         Mtime { seconds: found.st_mtime, nanos: u32::try_from(found.st_mtime_nsec).unwrap_or_default() };

@@ -10,7 +10,9 @@ use rollout_wire::v1::submit_request::IfUnfinished;
 use tokio::time::timeout;
 
 use super::Context;
-use super::specs::{accept, follow, fresh_key, send};
+use super::matrix;
+use super::specs::{Sent, accept_source, accept_tasks, follow, fresh_key, send};
+use super::without_file;
 use crate::args;
 use crate::client::Client;
 use crate::error::{Error, chain};
@@ -28,24 +30,57 @@ const FAREWELL_TIMEOUT: Duration = Duration::from_secs(2);
 const STOPPING: &str = "stopping: what runs is ended, what is done stays; Ctrl-C again exits at once";
 
 pub async fn run(context: &Context, args: &args::Run) -> Result<ExitStatus, Error> {
+    let source = match (&args.spec, &args.harbor.harbor) {
+        (Some(path), _) => spec::read(path)?,
+        (None, Some(dir)) => without_file::spec(dir, &args.harbor)?,
+        // The command line asks for one of them.
+        (None, None) => return Err(Error::NoSpec),
+    };
+    if args.print_spec {
+        let (source, _) = accept_source(context, source, false)?;
+        Context::print(&without_file::whole(&source.text))?;
+        return Ok(ExitStatus::Success);
+    }
     if let Some(url) = &context.yard {
         return Err(Error::OwnYard { url: url.to_string() });
     }
-    let (source, checked) = accept(context, &args.spec, false)?;
+    let (source, checked) = accept_source(context, source, false)?;
+    let cells = matrix::cells(context, &source, false)?;
+    let of_matrix = checked.plan(false)?.matrix.clone();
+    let max_parallel = of_matrix.as_ref().and_then(|matrix| matrix.max_parallel);
+    let fail_fast = of_matrix.is_some_and(|matrix| matrix.fail_fast);
+    let tasks = accept_tasks(context, checked.plan(false)?, &source)?;
     let url = context.url()?;
     let table = spec::table_root(checked.plan(false)?, args.table.as_deref(), &url)?;
     let stop = interrupt::watch(context.talk.clone(), STOPPING.to_owned())?;
     let mut yard = Yard::both(&context.data_dir, &args.capacity).await?;
     let work = async {
         let if_unfinished = if args.new { IfUnfinished::New } else { IfUnfinished::Resume };
+        let client = tokio::select! {
+            client = Client::connect(url) => client?,
+            () = stop.cancelled() => return Err(Error::Interrupted),
+        };
+        if let Some(cells) = &cells {
+            let plan = matrix::Plan {
+                table: args.table.as_deref(),
+                idempotency_key: fresh_key(),
+                if_unfinished,
+                through_hold: args.keep_going,
+                own_yard: true,
+                max_parallel,
+                fail_fast,
+            };
+            return matrix::run(context, &client, cells, &plan, &stop).await;
+        }
+        let sent =
+            Sent { tasks: tasks.as_ref(), table_root: table, idempotency_key: fresh_key(), if_unfinished };
         let submit = async {
-            let client = Client::connect(url).await?;
-            let submitted = send(&client, &source, &checked, table, fresh_key(), if_unfinished).await?;
+            let submitted = send(&client, &source, &checked, sent).await?;
             context.talk.say(&greeting(&submitted));
             say_company(context, &client, &submitted.job.id).await?;
-            Ok((client, submitted))
+            Ok(submitted)
         };
-        let (client, submitted) = tokio::select! {
+        let submitted = tokio::select! {
             submitted = submit => submitted?,
             () = stop.cancelled() => return Err(Error::Interrupted),
         };

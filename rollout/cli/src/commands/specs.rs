@@ -1,5 +1,6 @@
 //! `check` and `submit`: a spec is checked here first, so that a mistake costs no round trip.
 
+use rollout::plan::JobPlan;
 use rollout::text::shown;
 use rollout_wire::v1::submit_request::IfUnfinished;
 use rollout_wire::v1::{ExplainRequest, SubmitRequest};
@@ -9,12 +10,13 @@ use std::time::Duration;
 
 use tokio_util::sync::CancellationToken;
 
-use super::Context;
 use super::wait::{Waited, wait};
+use super::{Context, matrix};
 use crate::args::{self, OutputFormat};
 use crate::client::Client;
 use crate::error::Error;
 use crate::exit::ExitStatus;
+use crate::harbor::Tasks;
 use crate::progress::Progress;
 use crate::rows::{self, Rows};
 use crate::spec::{self, Checked, DryRun, Source};
@@ -26,6 +28,10 @@ pub fn check(context: &Context, args: &args::Check) -> Result<ExitStatus, Error>
     let source = spec::read(&args.spec)?;
     let checked = spec::check(&source);
     let plan = checked.plan(args.deny_warnings);
+    // The document was checked with the values of its first cell.
+    if plan.is_ok() {
+        matrix::cells(context, &source, args.deny_warnings)?;
+    }
     // Rows can be checked against a spec without errors only; one document holds what is found in both.
     let rows = plan.as_ref().ok().map(|plan| rows::check(plan, &source)).transpose()?;
     let (mut findings, mut rendered) = (checked.findings.clone(), checked.rendered.clone());
@@ -34,6 +40,7 @@ pub fn check(context: &Context, args: &args::Check) -> Result<ExitStatus, Error>
         rendered += &rows.rendered();
     }
     Context::print(&context.output.findings(&findings, &rendered))?;
+    say_notes(context, rows.as_ref().map(|rows| rows.notes.as_slice()).unwrap_or_default());
     plan?;
     rows.map_or(Ok(0), Rows::count)?;
     if context.format == OutputFormat::Table {
@@ -48,7 +55,15 @@ pub fn accept(
     path: &std::path::Path,
     deny_warnings: bool,
 ) -> Result<(Source, Checked), Error> {
-    let source = spec::read(path)?;
+    accept_source(context, spec::read(path)?, deny_warnings)
+}
+
+/// As [`accept`], of a spec that is no file.
+pub fn accept_source(
+    context: &Context,
+    source: Source,
+    deny_warnings: bool,
+) -> Result<(Source, Checked), Error> {
     let checked = spec::check(&source);
     if !checked.rendered.is_empty() {
         context.talk.say(checked.rendered.trim_end());
@@ -62,11 +77,37 @@ pub fn accept(
     Ok((source, checked))
 }
 
+fn say_notes(context: &Context, notes: &[String]) {
+    for note in notes {
+        context.talk.say(note);
+    }
+}
+
+/// The tasks of a Harbor source: those that cannot run stop it, or are left out and said to be.
+pub fn accept_tasks(context: &Context, plan: &JobPlan, source: &Source) -> Result<Option<Tasks>, Error> {
+    let Some(tasks) = Tasks::read(plan, source)? else { return Ok(None) };
+    let faults = tasks.faults();
+    say_notes(context, &tasks.notes());
+    if faults.is_empty() {
+        return Ok(Some(tasks));
+    }
+    context.talk.say(rollout::spec::render(&faults, "").trim_end());
+    if context.format == OutputFormat::Json {
+        Context::print(&context.output.findings(&faults, ""))?;
+    }
+    Err(Error::Unsupported { tasks: faults.len() })
+}
+
 pub async fn submit(context: &Context, args: &args::Submit) -> Result<ExitStatus, Error> {
     let (source, checked) = accept(context, &args.spec, args.deny_warnings)?;
     let plan = checked.plan(args.deny_warnings)?;
     if args.dry_run {
+        let cells = matrix::cells(context, &source, args.deny_warnings)?;
+        if let Some(cells) = &cells {
+            context.talk.say(&format!("the matrix gives {} jobs; this is the first", cells.len()));
+        }
         let rows = rows::check(plan, &source)?;
+        say_notes(context, &rows.notes);
         if !rows.findings.is_empty() {
             context.talk.say(rows.rendered().trim_end());
             if context.format == OutputFormat::Json {
@@ -77,10 +118,34 @@ pub async fn submit(context: &Context, args: &args::Submit) -> Result<ExitStatus
         return Ok(ExitStatus::Success);
     }
     let url = context.url()?;
-    let table = spec::table_root(plan, args.table.as_deref(), &url)?;
-    let client = Client::connect(url).await?;
     let key = args.idempotency_key.clone().unwrap_or_else(fresh_key);
-    let submitted = send(&client, &source, &checked, table, key, IfUnfinished::New).await?;
+    if let Some(cells) = matrix::cells(context, &source, args.deny_warnings)? {
+        let client = Client::connect(url).await?;
+        let plan = matrix::Plan {
+            table: args.table.as_deref(),
+            idempotency_key: key,
+            if_unfinished: IfUnfinished::New,
+            through_hold: false,
+            own_yard: false,
+            max_parallel: plan.matrix.as_ref().and_then(|matrix| matrix.max_parallel),
+            fail_fast: plan.matrix.as_ref().is_some_and(|matrix| matrix.fail_fast),
+        };
+        if !args.wait {
+            return matrix::submit(context, &client, &cells, &plan).await;
+        }
+        let stop = interrupt::watch(context.talk.clone(), "the jobs go on in the yard".to_owned())?;
+        return matrix::run(context, &client, &cells, &plan, &stop).await;
+    }
+    let table = spec::table_root(plan, args.table.as_deref(), &url)?;
+    let tasks = accept_tasks(context, plan, &source)?;
+    let client = Client::connect(url).await?;
+    let sent = Sent {
+        tasks: tasks.as_ref(),
+        table_root: table,
+        idempotency_key: key,
+        if_unfinished: IfUnfinished::New,
+    };
+    let submitted = send(&client, &source, &checked, sent).await?;
     let job = submitted.job.id.clone();
     if !args.wait {
         Context::print(&context.output.submitted(&submitted))?;
@@ -92,17 +157,33 @@ pub async fn submit(context: &Context, args: &args::Submit) -> Result<ExitStatus
     follow(context, &client, &submitted.job, false, &stop, None).await
 }
 
+/// What goes to the yard beside the spec.
+#[derive(Debug)]
+pub struct Sent<'a> {
+    /// Of a Harbor source.
+    pub tasks: Option<&'a Tasks>,
+    pub table_root: String,
+    pub idempotency_key: String,
+    pub if_unfinished: IfUnfinished,
+}
+
 /// Uploads what the spec names and submits.
 pub async fn send(
     client: &Client,
     source: &Source,
     checked: &Checked,
-    table_root: String,
-    idempotency_key: String,
-    if_unfinished: IfUnfinished,
+    sent: Sent<'_>,
 ) -> Result<Submitted, Error> {
+    let Sent { tasks, table_root, idempotency_key, if_unfinished } = sent;
     let plan = checked.plan(false)?;
-    let files = upload::upload(client, &source.dir, &spec::client_files(plan)).await?;
+    let mut paths = spec::client_files(plan);
+    let mut files = Vec::new();
+    if let Some(tasks) = tasks {
+        let rows = tasks.upload(client).await?;
+        paths.retain(|path| *path != rows.path);
+        files.push(rows);
+    }
+    files.extend(upload::upload(client, &source.dir, &paths).await?);
     let request = SubmitRequest {
         document: source.text.clone(),
         source_name: source.name.clone(),
@@ -153,8 +234,7 @@ pub async fn follow(
     if job.went_well() {
         return Ok(ExitStatus::Success);
     }
-    let reason = job.reason.or(job.failure_message).unwrap_or_else(|| "no rollout ended well".to_owned());
-    Err(Error::JobEnded { job: job.id, state: job.state, reason, own_yard: yard_cpu_ms.is_some() })
+    Err(Error::ended(&job, yard_cpu_ms.is_some()))
 }
 
 /// Between two looks at whether anything moves.

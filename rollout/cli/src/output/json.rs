@@ -8,6 +8,7 @@ use serde::Serialize;
 use serde_json::ser::{CharEscape, Formatter, PrettyFormatter};
 
 use super::Output;
+use crate::commands::matrix::CellJob;
 use crate::spec::{DryRun, Finding};
 use crate::summary::Summary;
 use crate::view::{Explanation, Job, Node, Rollout, RolloutSteps, Submitted};
@@ -102,6 +103,9 @@ impl Output for Json {
     }
     fn submitted(&self, submitted: &Submitted) -> String {
         document(submitted)
+    }
+    fn cells(&self, cells: &[CellJob]) -> String {
+        document(cells)
     }
     fn summary(&self, summary: &Summary) -> String {
         document(summary)

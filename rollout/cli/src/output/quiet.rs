@@ -4,6 +4,7 @@ use executor::doctor::{Report, Status};
 use rollout::text::shown;
 
 use super::Output;
+use crate::commands::matrix::CellJob;
 use crate::spec::{DryRun, Finding};
 use crate::summary::Summary;
 use crate::view::{Explanation, Job, Node, Rollout, RolloutSteps, Submitted};
@@ -45,6 +46,9 @@ impl Output for Quiet {
     }
     fn submitted(&self, submitted: &Submitted) -> String {
         column(std::iter::once(submitted.job.id.as_str()))
+    }
+    fn cells(&self, cells: &[CellJob]) -> String {
+        column(cells.iter().filter_map(|cell| cell.job.as_ref()).map(|job| job.id.as_str()))
     }
     fn summary(&self, summary: &Summary) -> String {
         column(std::iter::once(summary.job.id.as_str()))

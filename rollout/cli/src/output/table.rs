@@ -9,6 +9,7 @@ use rollout::text::shown;
 use super::Output;
 use super::human::{cores, count, figure, grid_in, length, plural, size, wrapped};
 use super::report::{clean, failures, label, remarks, rewards, time};
+use crate::commands::matrix::CellJob;
 use crate::error::lines;
 use crate::spec::{DryRun, Finding};
 use crate::summary::{Summary, python};
@@ -49,6 +50,24 @@ impl Output for Table {
             &["JOB", "NAME", "STATE", ">ENDED", ">VALID", ">FAILED", ">REWARD", ">AGE"],
             &rows,
         )
+    }
+
+    fn cells(&self, cells: &[CellJob]) -> String {
+        let row = |cell: &CellJob| {
+            let job = cell.job.as_ref();
+            let of = |text: fn(&Job) -> String| job.map_or_else(|| "-".to_owned(), text);
+            vec![
+                shown(&cell.cell, SENTENCE_CHARS_MAX),
+                of(|job| job.id.clone()),
+                of(Job::state_now),
+                of(|job| format!("{}/{}", count(job.rollouts.ended), count(job.rollouts.total))),
+                of(|job| count(job.rollouts.valid)),
+                of(|job| job.rewards.mean.map_or_else(|| "-".to_owned(), figure)),
+                cell.error.clone().unwrap_or_default(),
+            ]
+        };
+        let rows: Vec<_> = cells.iter().map(row).collect();
+        grid_in(self.columns, "", &["CELL", "JOB", "STATE", ">ENDED", ">VALID", ">REWARD", "ERROR"], &rows)
     }
 
     fn job(&self, job: &Job) -> String {

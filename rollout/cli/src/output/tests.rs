@@ -39,6 +39,23 @@ fn no_jobs_is_a_head_and_an_empty_array() {
 }
 
 #[test]
+fn cells() {
+    let cell = |name: &str, job, error: Option<&str>| crate::commands::matrix::CellJob {
+        cell: name.to_owned(),
+        values: [("agent".to_owned(), name.to_owned())].into(),
+        job,
+        error: error.map(str::to_owned),
+        exit_code: u8::from(error.is_some()),
+    };
+    let cells = [
+        cell("agent=a\u{1b}", Some(fixtures::finished_job()), None),
+        cell("agent=b", Some(fixtures::held_job()), Some("job_ended")),
+        cell("agent=c", None, Some("interrupted")),
+    ];
+    snapshots("cells", |output| output.cells(&cells));
+}
+
+#[test]
 fn job() {
     snapshots("job", |output| output.job(&fixtures::held_job()));
 }

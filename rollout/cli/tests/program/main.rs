@@ -2,6 +2,8 @@
 
 mod asking;
 mod broken_yard;
+mod harbor;
+mod matrix;
 mod run;
 mod specs;
 mod support;

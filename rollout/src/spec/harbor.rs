@@ -1,0 +1,153 @@
+//! The steps of a Harbor source that brings none: `agent`, then `grade`.
+//!
+//! They are text of this format, so that they can be shown, and are checked as any others. What
+//! differs from task to task is looked up in the rows that the client made of the directory; what
+//! `defaults` says wins over the task.
+
+use super::tree::{self, Entry, Node, Span, Value};
+use crate::plan::{EnvironmentMode, Generated};
+
+/// Who works on the tasks.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum HarborAgent {
+    Command(Vec<String>),
+    /// The solution of each task.
+    Oracle,
+}
+
+/// What the generated steps follow from.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct HarborSteps {
+    pub agent: HarborAgent,
+    pub mode: EnvironmentMode,
+    /// Fields that `defaults` has: the steps leave them alone.
+    pub defaults: Vec<String>,
+}
+
+/// Runs the script `$0`, also one that lacks its x bit.
+const RUN_SCRIPT: &str = r#"if [ -x "$0" ]; then exec "$0"; else exec bash "$0"; fi"#;
+
+impl HarborSteps {
+    /// YAML with the one key `steps`.
+    pub fn text(&self) -> String {
+        let mut lines = vec!["steps:".to_owned(), "  - name: agent".to_owned()];
+        self.agent(&mut lines);
+        lines.extend(["  - name: grade".to_owned(), "    needs: [agent]".to_owned()]);
+        self.grade(&mut lines);
+        lines.join("\n") + "\n"
+    }
+
+    fn agent(&self, lines: &mut Vec<String>) {
+        let (command, env) = match &self.agent {
+            HarborAgent::Command(items) => (items.clone(), "env"),
+            HarborAgent::Oracle => {
+                let command = ["/bin/sh", "-c", RUN_SCRIPT, "/solution/solve.sh"];
+                (command.map(str::to_owned).to_vec(), "solution_env")
+            }
+        };
+        let items: Vec<String> = command.iter().map(|item| quoted(item)).collect();
+        lines.push(format!("    agent: {{command: [{}]}}", items.join(", ")));
+        lines.push("    files: [{path: /in/instruction.md, content: \"${row.instruction}\"}]".to_owned());
+        if self.agent == HarborAgent::Oracle {
+            lines.push("    layers: [\"${row.solution}\"]".to_owned());
+        }
+        lines.push(format!("    env: ${{row.{env}}}"));
+        self.take("image", &["image: ${row.image}"], lines);
+        self.take("user", &["user: ${row.user}"], lines);
+        self.take("workdir", &["workdir: ${row.workdir}"], lines);
+        self.take("timeout", &["timeout: ${row.agent_timeout}"], lines);
+        self.take("resources", RESOURCES, lines);
+        if self.mode == EnvironmentMode::Separate {
+            lines.push("    outputs: [{name: artifacts, paths: \"${row.artifacts}\"}]".to_owned());
+        }
+    }
+
+    fn grade(&self, lines: &mut Vec<String>) {
+        match self.mode {
+            EnvironmentMode::Shared => {
+                lines.extend(["    from: agent".to_owned(), "    isolate: fresh".to_owned()]);
+            }
+            EnvironmentMode::Separate => {
+                lines.push("    from: image".to_owned());
+                lines.push("    inputs: [{artifact: agent.artifacts, path: /}]".to_owned());
+                self.take("image", &["image: ${row.image}"], lines);
+            }
+        }
+        lines.push("    layers: [\"${row.tests}\"]".to_owned());
+        lines.push("    env: ${row.verifier_env}".to_owned());
+        self.take("user", &["user: ${row.verifier_user}"], lines);
+        self.take("workdir", &["workdir: ${row.workdir}"], lines);
+        self.take("timeout", &["timeout: ${row.verifier_timeout}"], lines);
+        self.take("resources", RESOURCES, lines);
+        lines.push("    grader: {}".to_owned());
+        let run = RUN_SCRIPT.replace("\"$0\"", "/tests/test.sh");
+        lines.push(format!("    run: {run}"));
+    }
+
+    /// The lines that take `field` from the task.
+    fn take(&self, field: &str, of_task: &[&str], lines: &mut Vec<String>) {
+        if !self.defaults.iter().any(|known| known == field) {
+            lines.extend(of_task.iter().map(|line| format!("    {line}")));
+        }
+    }
+}
+
+const RESOURCES: &[&str] = &[
+    "resources:",
+    "  request: {cpu: \"${row.resources.request.cpu}\", memory: \"${row.resources.request.memory}\", disk: \"${row.resources.request.disk}\"}",
+    "  limit: {cpu: \"${row.resources.limit.cpu}\", memory: \"${row.resources.limit.memory}\", disk: \"${row.resources.limit.disk}\"}",
+];
+
+/// A YAML text between double quotes that stands for exactly `text`, lookups and all.
+fn quoted(text: &str) -> String {
+    serde_json::Value::String(text.replace("${", "$${")).to_string()
+}
+
+/// The text that was generated for the document `root`; none if it has steps or no Harbor source.
+pub(crate) fn of(root: &Node) -> Option<(HarborSteps, Generated)> {
+    let from = root.get("tasks")?.get("from")?;
+    if root.get("steps").is_some() || from.get("harbor").is_none() {
+        return None;
+    }
+    let agent = match from.get("agent")? {
+        node if node.text() == Some("oracle") => HarborAgent::Oracle,
+        node => {
+            let items = node.items().iter().map(|item| item.text().map(str::to_owned));
+            HarborAgent::Command(items.collect::<Option<_>>()?)
+        }
+    };
+    let mode = match from.get("environment_mode").and_then(Node::text) {
+        Some("separate") => EnvironmentMode::Separate,
+        _ => EnvironmentMode::Shared,
+    };
+    let defaults = root.get("defaults").map(Node::entries).unwrap_or_default();
+    let defaults = defaults.iter().map(|entry| entry.key.clone()).collect();
+    let generated = Generated { oracle: agent == HarborAgent::Oracle, mode };
+    Some((HarborSteps { agent, mode, defaults }, generated))
+}
+
+/// Adds the generated steps to the document. What is wrong in them is told at its source.
+pub(crate) fn add_steps(root: &mut Node) {
+    let Some((steps, _)) = of(root) else { return };
+    let Some(source) = root.get("tasks").and_then(|tasks| tasks.get("from")) else { return };
+    let Some(at) = source.entry("harbor").map(|entry| entry.key_span) else { return };
+    let text = steps.text();
+    let Ok(read) = tree::parse_stand_in(&text, &text, &[]) else { return };
+    let (Value::Map(entries), Value::Map(of_root)) = (read.value, &mut root.value) else { return };
+    for Entry { key, mut value, .. } in entries {
+        place(&mut value, at);
+        of_root.push(Entry { key, key_span: at, value });
+    }
+}
+
+fn place(node: &mut Node, at: Span) {
+    node.span = at;
+    match &mut node.value {
+        Value::Scalar { .. } => {}
+        Value::List(items) => items.iter_mut().for_each(|item| place(item, at)),
+        Value::Map(entries) => entries.iter_mut().for_each(|entry| {
+            entry.key_span = at;
+            place(&mut entry.value, at);
+        }),
+    }
+}

@@ -1,0 +1,107 @@
+//! The steps generated for Harbor tasks: what each sandbox gets.
+
+use std::collections::BTreeMap;
+
+use rollout::plan::{JobPlan, Origin, OutputSource, ResolvedCommand, ResolvedStep, TREE_MEDIA_TYPE};
+use rollout::resolve::{Lookup, resolve_step};
+use rollout::spec;
+use rollout::{GroupId, JobId, RolloutId, StepIndex};
+use serde_json::{Map, Value, json};
+
+fn plan(from: &str, more: &str) -> JobPlan {
+    let text = format!("apiVersion: rollyard/v1\nkind: RolloutJob\nname: x\ntasks: {{from: {from}}}\n{more}");
+    let checked = spec::check(&text, "x.yaml");
+    let whole = text.clone() + &spec::generated_steps(&text).unwrap();
+    let shown = spec::check(
+        &whole
+            .replace(", environment_mode: separate", "")
+            .replace(", agent: oracle", "")
+            .replace(", agent: [run, \"${HOME}\"]", ""),
+        "y",
+    );
+    let plan = checked.plan.clone().unwrap_or_else(|| panic!("{}", checked.render(&text)));
+    let steps = shown.plan.as_ref().map(|plan| &plan.steps);
+    assert_eq!(steps, Some(&plan.steps), "what is shown is what runs");
+    plan
+}
+
+fn layer(byte: &str) -> String {
+    format!("layer:{}:{}:1:1:1", byte.repeat(64), byte.repeat(64))
+}
+
+fn row() -> Map<String, Value> {
+    let sizes = json!({"cpu": "1500m", "memory": "1Gi", "disk": "1Gi"});
+    let row = json!({
+        "task": "t", "instruction": "Do it: ${x}", "image": "dir:/srv/image",
+        "env": {"A": "1"}, "solution_env": {"A": "1", "S": "2"}, "verifier_env": {"V": "3"},
+        "user": "dev", "verifier_user": "root", "workdir": "/app",
+        "agent_timeout": "1m30s", "verifier_timeout": "20s", "resources": {"request": sizes, "limit": sizes},
+        "tests": layer("a"), "solution": layer("b"), "environment": layer("c"),
+        "artifacts": ["/app/out"], "environment_mode": "shared",
+    });
+    let Value::Object(row) = row else { panic!("a map") };
+    row
+}
+
+fn resolved(plan: &JobPlan) -> [ResolvedStep; 2] {
+    let row = row();
+    let group = GroupId { job: JobId::from_bits(0), index: 0 };
+    let rollout = Some(RolloutId { group, sample: 0, refill: 0 });
+    let lookup = Lookup { row: &row, task_id: "t", group, epoch: 0, rollout };
+    [0, 1].map(|step| resolve_step(plan, StepIndex(step), &lookup, &BTreeMap::new()).unwrap())
+}
+
+#[test]
+fn tests_and_solution_are_never_in_the_sandbox_of_the_agent() {
+    for more in ["", "defaults: {image: host, timeout: 30s}\n"] {
+        let [agent, grade] = resolved(&plan("{harbor: tasks, agent: [run, \"${HOME}\"]}", more));
+        assert_eq!(agent.layers, Vec::<String>::new());
+        assert_eq!(grade.layers, [layer("a")]);
+        let [agent, grade] = resolved(&plan("{harbor: tasks, agent: oracle}", more));
+        assert_eq!(agent.layers, [layer("b")]);
+        assert_eq!(grade.layers, [layer("a")]);
+        for step in [&agent, &grade] {
+            let rest = format!("{:?}{:?}{:?}", step.files, step.env, step.command);
+            assert!(!rest.contains("layer:"), "{rest}");
+        }
+    }
+}
+
+#[test]
+fn the_grader_starts_from_the_files_of_the_agent_in_a_sandbox_of_its_own() {
+    let plan = plan("{harbor: tasks, agent: [run, \"${HOME}\"]}", "");
+    assert_eq!(plan.steps[1].origin, Origin::Checkpoint(StepIndex(0)));
+    assert!(plan.steps[0].checkpoint.after);
+}
+
+#[test]
+fn a_separate_grader_gets_the_declared_artifacts_where_they_were() {
+    let plan = plan("{harbor: tasks, agent: [run, \"${HOME}\"], environment_mode: separate}", "");
+    let [agent, grade] = resolved(&plan);
+    assert_eq!(agent.outputs[0].source, OutputSource::Paths(vec!["/app/out".to_owned()]));
+    assert_eq!(agent.outputs[0].media_type, TREE_MEDIA_TYPE);
+    assert_eq!((plan.steps[1].origin, grade.layers.len()), (Origin::Image, 1));
+    assert_eq!(plan.steps[1].inputs[0].path, "/");
+    assert!(plan.steps[0].outputs[0].source.is_tree());
+}
+
+#[test]
+fn steps_take_what_the_task_says_and_defaults_win_over_it() {
+    let [agent, grade] = resolved(&plan("{harbor: tasks, agent: [run, \"${HOME}\"]}", ""));
+    assert_eq!(agent.command, ResolvedCommand::Argv(vec!["run".into(), "${HOME}".into()]));
+    assert_eq!((agent.image.as_str(), agent.user.as_str()), ("dir:/srv/image", "dev"));
+    assert_eq!((agent.workdir.as_str(), grade.user.as_str()), ("/app", "root"));
+    assert_eq!((agent.timeout.0, grade.timeout.0), (90_000, 20_000));
+    assert_eq!(agent.resources.limit.cpu.0, 1_500);
+    assert_eq!((&agent.env["A"], &grade.env["V"]), (&"1".to_owned(), &"3".to_owned()));
+    let text = format!("{:?}", agent.files);
+    assert!(text.contains("Do it: ${x}"), "{text}");
+
+    let more =
+        "defaults: {image: host, user: me, workdir: /w, timeout: 5s, resources: {cpu: 1}, env: {A: mine}}\n";
+    let [agent, grade] = resolved(&plan("{harbor: tasks, agent: oracle}", more));
+    assert_eq!((agent.image.as_str(), agent.user.as_str(), grade.user.as_str()), ("host", "me", "me"));
+    assert_eq!((agent.workdir.as_str(), agent.timeout.0, grade.timeout.0), ("/w", 5_000, 5_000));
+    assert_eq!(agent.resources.limit.cpu.0, 1_000);
+    assert_eq!((&agent.env["A"], &agent.env["S"]), (&"mine".to_owned(), &"2".to_owned()));
+}
