@@ -41,6 +41,7 @@ fn every_code_has_a_paragraph_and_every_paragraph_a_code() {
     let start = scheduler::Error::CODES;
     let mut emitted: BTreeSet<String> =
         failures.chain(spec).chain(api).chain(start).map(str::to_owned).collect();
+    emitted.extend(datasets::export::Error::CODES.map(str::to_owned));
     emitted.extend(written_in("rollout/cli/src/error.rs", "=> \""));
     for file in ["yard.rs", "main.rs", "interrupt.rs"] {
         emitted.extend(written_in(&format!("rollout/cli/src/{file}"), "code: \""));

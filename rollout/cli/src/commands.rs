@@ -1,6 +1,7 @@
 //! What each command does. A command asks, hands what it found to the renderer and says how it
 //! ended; how things look is `output`'s.
 
+mod export;
 mod jobs;
 mod logs;
 mod reference;
@@ -124,6 +125,7 @@ pub async fn dispatch(cli: Cli, context: &Context) -> Result<ExitStatus, Error> 
         Command::Explain(args) => jobs::explain(context, &args).await,
         Command::Logs(args) => logs::logs(context, &args).await,
         Command::Cancel(args) => jobs::cancel(context, &args).await,
+        Command::Export(args) => export::export(context, &args).await,
         Command::Nodes => jobs::nodes(context).await,
         Command::Doctor => services::doctor(context),
         Command::Reference => reference::reference(),

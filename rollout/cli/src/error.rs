@@ -78,6 +78,10 @@ pub enum Error {
     /// The embedded yard, or a service of it.
     #[error("{what}")]
     Service { code: &'static str, what: String, source: Boxed, hint: Option<String>, exit: ExitStatus },
+    #[error("cannot export `{}`", shown(name, 200))]
+    Export { name: String, source: datasets::export::Error },
+    #[error("export as {format} is not available yet")]
+    NoFormat { format: &'static str },
     #[error("interrupted")]
     Interrupted,
     #[error("job {job} {} {state}", if state == "held" { "is" } else { "ended as" })]
@@ -127,7 +131,8 @@ impl Error {
             Self::OutputRelative { .. } | Self::OutputLookup { .. } => "output_relative",
             Self::BadYard { .. } => "bad_yard",
             Self::OwnYard { .. } => "own_yard",
-            Self::NoTls { .. } => "not_available_yet",
+            Self::NoTls { .. } | Self::NoFormat { .. } => "not_available_yet",
+            Self::Export { source, .. } => source.code(),
             Self::Unreachable { .. } => "yard_unreachable",
             Self::Broken { .. } => "yard_lost",
             Self::Refused { code, .. } => code,
@@ -160,6 +165,8 @@ impl Error {
             Self::NoTls { .. } => "use a Unix socket or http:// on loopback".to_owned(),
             Self::OutputRelative { .. } => "write an absolute path, or pass --table".to_owned(),
             Self::OutputLookup { .. } => "start it with `/`, or pass --table".to_owned(),
+            Self::NoFormat { .. } => "use parquet, ipc-file, jsonl or hf".to_owned(),
+            Self::Export { source, .. } => source.hint()?.to_owned(),
             Self::Refused { hint, .. } | Self::Service { hint, .. } => hint.clone()?,
             Self::NoStep { nearest: Some(nearest), .. } => format!("did you mean `{nearest}`?"),
             Self::NothingStarted { rollout } => format!("see why with `rollyard explain {rollout}`"),
@@ -192,10 +199,12 @@ impl Error {
             | Self::BadYard { .. }
             | Self::OwnYard { .. }
             | Self::NoTls { .. }
+            | Self::NoFormat { .. }
             | Self::NoStep { .. }
             | Self::BadTarget { .. } => ExitStatus::BadInput,
             Self::Unreachable { .. } | Self::Broken { .. } => ExitStatus::Unreachable,
             Self::Refused { exit, .. } | Self::Service { exit, .. } => *exit,
+            Self::Export { source: datasets::export::Error::NoTables { .. }, .. } => ExitStatus::BadInput,
             Self::Interrupted => ExitStatus::Interrupted,
             Self::FileChanged { .. }
             | Self::BadAnswer { .. }
@@ -203,6 +212,7 @@ impl Error {
             | Self::EndedEarly { .. }
             | Self::NothingStarted { .. }
             | Self::Stdout(_)
+            | Self::Export { .. }
             | Self::JobEnded { .. } => ExitStatus::Failure,
         }
     }

@@ -80,7 +80,8 @@ pub async fn submit(context: &Context, args: &args::Submit) -> Result<ExitStatus
     let table = spec::table_root(plan, args.table.as_deref(), &url)?;
     let client = Client::connect(url).await?;
     let key = args.idempotency_key.clone().unwrap_or_else(fresh_key);
-    let submitted = send(&client, &source, &checked, table, key, IfUnfinished::New).await?;
+    let if_unfinished = if args.resume { IfUnfinished::Resume } else { IfUnfinished::New };
+    let submitted = send(&client, &source, &checked, table, key, if_unfinished).await?;
     let job = submitted.job.id.clone();
     if !args.wait {
         Context::print(&context.output.submitted(&submitted))?;

@@ -10,7 +10,7 @@ use serde_json::ser::{CharEscape, Formatter, PrettyFormatter};
 use super::Output;
 use crate::spec::{DryRun, Finding};
 use crate::summary::Summary;
-use crate::view::{Explanation, Job, Node, Rollout, RolloutSteps, Submitted};
+use crate::view::{Explanation, Exported, Job, Node, Rollout, RolloutSteps, Submitted};
 
 #[derive(Debug)]
 pub struct Json;
@@ -96,6 +96,9 @@ impl Output for Json {
     }
     fn nodes(&self, nodes: &[Node]) -> String {
         document(nodes)
+    }
+    fn exported(&self, exported: &[Exported]) -> String {
+        document(exported)
     }
     fn explanation(&self, explanation: &Explanation) -> String {
         document(explanation)
