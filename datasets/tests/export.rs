@@ -209,6 +209,25 @@ fn one_table_can_be_named() {
 }
 
 #[test]
+fn a_fingerprint_is_of_the_values() {
+    let dir = tempfile::tempdir().unwrap();
+    let fingerprint = |name: &str, component: f64| {
+        let job = tables(&dir.path().join(name), |group| {
+            if let Some(reward) = group.members[0].reward.as_mut() {
+                reward.components = vec![("inside_a_list".to_owned(), component)];
+            }
+        });
+        let out = dir.path().join(format!("{name}-out"));
+        export(&request(&job, &out, Format::HuggingFace)).unwrap();
+        let state = fs::read(out.join("trajectories/state.json")).unwrap();
+        serde_json::from_slice::<Value>(&state).unwrap()["_fingerprint"].clone()
+    };
+    let first = fingerprint("a", 0.5);
+    assert_eq!(fingerprint("b", 0.5), first);
+    assert_ne!(fingerprint("c", 0.25), first);
+}
+
+#[test]
 fn what_is_there_is_replaced_only_if_asked() {
     let dir = tempfile::tempdir().unwrap();
     let job = tables(dir.path(), |_| {});

@@ -364,6 +364,15 @@ def test_readme_examples_run(program):
     assert done.returncode == 0 and done.stdout.startswith("spec_invalid ["), done.stdout + done.stderr
 
 
+def test_the_other_examples_of_the_documentation_run(program):
+    (program.directory / "docs").symlink_to(lab.ROOT / "docs")
+    (program.directory / "job.yaml").write_text(HELLO)
+    for page, first_line in [("README.md", "[{'task_id': 'row-0', 'status': 'completed'"), ("docs/python.md", "1.0 []")]:
+        (example,) = re.findall(r"```python\n(.*?)```", (lab.ROOT / page).read_text(), re.DOTALL)
+        done = subprocess.run(script(program, example), capture_output=True, text=True, timeout=lab.HANG_S)
+        assert done.returncode == 0 and done.stdout.startswith(first_line), done.stdout + done.stderr
+
+
 def test_generated_modules_are_current(tmp_path):
     described = importlib.util.spec_from_file_location("generate", PACKAGE / "generate.py")
     generate = importlib.util.module_from_spec(described)

@@ -5,6 +5,7 @@ use std::fs::{self, File};
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
 
+use arrow::array::{Array as _, ArrayData};
 use arrow::datatypes::{DataType, Field, SchemaRef};
 use arrow::ipc::MetadataVersion;
 use arrow::ipc::writer::{IpcWriteOptions, StreamWriter};
@@ -89,11 +90,7 @@ impl Sink for FolderSink {
             self.open()?;
         }
         self.bytes += batch.get_array_memory_size() as u64;
-        for column in batch.columns() {
-            let data = column.to_data();
-            self.fingerprint.update((data.len() as u64).to_le_bytes());
-            data.buffers().iter().for_each(|buffer| self.fingerprint.update(buffer.as_slice()));
-        }
+        batch.columns().iter().for_each(|column| take(&mut self.fingerprint, &column.to_data()));
         match &mut self.writer {
             Some(writer) => writer.write(batch).map_err(&self.failed),
             None => Ok(()),
@@ -134,6 +131,16 @@ impl Sink for FolderSink {
         write_json(&self.dir.join("dataset_info.json"), &info)?;
         File::open(&self.dir).and_then(|dir| dir.sync_all()).map_err(Error::io("sync", &self.dir))
     }
+}
+
+/// The values of a column, those inside lists and structs too.
+fn take(fingerprint: &mut Sha256, data: &ArrayData) {
+    fingerprint.update((data.len() as u64).to_le_bytes());
+    if let Some(nulls) = data.nulls() {
+        fingerprint.update(nulls.validity());
+    }
+    data.buffers().iter().for_each(|buffer| fingerprint.update(buffer.as_slice()));
+    data.child_data().iter().for_each(|child| take(fingerprint, child));
 }
 
 fn write_json(path: &Path, value: &Value) -> Result<(), Error> {

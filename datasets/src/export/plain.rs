@@ -10,7 +10,7 @@ use arrow::error::ArrowError;
 use arrow::record_batch::RecordBatch;
 
 use super::Error;
-use crate::schema::{META_SCHEMA, Table};
+use crate::schema::{Column, META_SCHEMA, Table};
 
 #[derive(Debug)]
 pub(super) struct Plain {
@@ -19,20 +19,23 @@ pub(super) struct Plain {
 }
 
 impl Plain {
-    /// `loose`: every column may be null as far as the schema says.
+    /// `loose`: every column may be null as far as the schema says; those of closed enums always
+    /// may.
     pub(super) fn new(
         table: Table,
         loose: bool,
         metadata: impl IntoIterator<Item = (&'static str, String)>,
     ) -> Self {
-        let field = |field: &Arc<Field>| {
-            let nullable = field.is_nullable() || loose;
-            match field.data_type() {
-                DataType::Dictionary(_, values) => Field::new(field.name(), (**values).clone(), nullable),
-                other => Field::new(field.name(), other.clone(), nullable),
-            }
+        let field = |column: &Column| {
+            let kind = match column.kind.data_type() {
+                DataType::Dictionary(_, values) => *values,
+                other => other,
+            };
+            // A value of a later version is read as null, in a required column too.
+            let closed = !column.values.is_empty();
+            Field::new(column.name, kind, column.nullable || loose || closed)
         };
-        let fields: Vec<Field> = table.schema().fields().iter().map(field).collect();
+        let fields: Vec<Field> = table.columns().iter().map(field).collect();
         let mut all = HashMap::from([(META_SCHEMA.to_owned(), table.version())]);
         all.extend(metadata.into_iter().map(|(key, value)| (key.to_owned(), value)));
         Self { table, schema: Arc::new(Schema::new_with_metadata(fields, all)) }
@@ -44,24 +47,24 @@ impl Plain {
 
     pub(super) fn of(&self, batch: &RecordBatch) -> Result<RecordBatch, Error> {
         let decode = || -> Result<RecordBatch, ArrowError> {
-            let decoded = self.schema.fields().iter().zip(batch.columns());
-            let arrays: Vec<ArrayRef> =
-                decoded.map(|(field, array)| cast(array, field.data_type())).collect::<Result<_, _>>()?;
-            // A value of a later version that this one reads as null may stand in a required column.
-            let loose = self.schema.fields().iter().map(|field| (**field).clone());
-            let nulls = arrays
-                .iter()
-                .zip(self.schema.fields())
-                .any(|(array, field)| array.null_count() > 0 && !field.is_nullable());
-            let schema = if nulls {
-                let fields: Vec<Field> = loose.map(|field| field.with_nullable(true)).collect();
-                Arc::new(Schema::new_with_metadata(fields, self.schema.metadata().clone()))
-            } else {
-                self.schema.clone()
-            };
-            RecordBatch::try_new(schema, arrays)
+            let columns = self.schema.fields().iter().zip(batch.columns());
+            let arrays = columns.map(|(field, array)| cast(array, field.data_type()));
+            RecordBatch::try_new(self.schema.clone(), arrays.collect::<Result<Vec<ArrayRef>, _>>()?)
         };
         decode()
             .map_err(|source| Error::CannotRead { source: crate::Error::Build { table: self.table, source } })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn columns_of_closed_enums_have_room_for_values_of_later_versions() {
+        let plain = Plain::new(Table::Steps, false, []);
+        let kind = plain.schema().field_with_name("kind").unwrap();
+        assert_eq!((kind.data_type(), kind.is_nullable()), (&DataType::Utf8, true));
+        assert!(!plain.schema().field_with_name("step_name").unwrap().is_nullable());
     }
 }
