@@ -6,7 +6,7 @@ SHELL := /bin/bash
 BIN := target/debug/rollyard
 DEMO := target/demo
 
-.PHONY: help setup build demo test lint bench soak clean-demo
+.PHONY: help setup build demo test python lint bench soak clean-demo
 
 help: ## what there is
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -24,6 +24,10 @@ demo: build ## run the hello job and the 40-rollout job on an embedded yard
 test: ## install what is missing, run every test
 	@.ci/setup test
 	.ci/test
+
+python: build ## the Python package: its environment, its types, its tests on the real binary
+	python3 tests/e2e/environments.py
+	target/venv-datasets5/bin/python -m pytest -q tests/e2e/test_python.py -p no:cacheprovider
 
 lint: ## formatting and lints only
 	cargo fmt --all --check

@@ -11,6 +11,7 @@
 mod columns;
 mod disk;
 mod error;
+pub mod export;
 mod frame;
 pub mod harbor;
 mod manifest;

@@ -34,7 +34,7 @@ pub(crate) const SHARD_BYTES_MAX: u64 = 2 << 30;
 /// The most files in the folder of a table.
 pub(crate) const FILES_MAX: usize = 1 << 22;
 
-const ALIGNMENT: usize = 64;
+pub(crate) const ALIGNMENT: usize = 64;
 /// Continuation marker and a length of 0.
 const END_OF_STREAM: [u8; 8] = [0xff, 0xff, 0xff, 0xff, 0, 0, 0, 0];
 

@@ -2,8 +2,8 @@
 
     python3 tests/e2e/read_tables.py
 
-makes one virtual environment per reader version under target/ and runs this file in each with
-pytest. Under pytest, the tables are those at ROLLYARD_SAMPLE_TABLE, or are made with cargo.
+makes one virtual environment per reader version under target/ and runs this file and
+read_loaders.py in each with pytest. Under pytest, the tables are those at ROLLYARD_SAMPLE_TABLE, or are made with cargo.
 """
 
 import hashlib
@@ -16,7 +16,8 @@ from datetime import datetime, timezone
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-ENVIRONMENTS = ["datasets3", "datasets5"]
+# Run in every environment.
+READERS = [__file__, str(ROOT / "tests" / "e2e" / "read_loaders.py")]
 JOB = "j0000000000007"
 # Groups 3 and 6 were dropped with two members each; the others have four.
 ROWS_OF_GROUP = {1: 4, 2: 4, 3: 2, 4: 4, 5: 4, 6: 2}
@@ -30,22 +31,16 @@ def make_tables(directory):
 def main():
     import shutil
 
+    import environments
+
     tables = ROOT / "target" / "e2e-sample-table"
     shutil.rmtree(tables, ignore_errors=True)
     make_tables(tables)
     failed = []
-    for name in ENVIRONMENTS:
-        environment = ROOT / "target" / f"venv-{name}"
-        python = environment / "bin" / "python"
-        requirements = ROOT / "tests" / "e2e" / f"requirements-{name}.txt"
-        # A finished environment is marked with the pins it was made from.
-        mark, pins = environment / "rollyard-pins", requirements.read_text()
-        if not mark.exists() or mark.read_text() != pins:
-            subprocess.run([sys.executable, "-m", "venv", "--clear", str(environment)], check=True)
-            subprocess.run([str(python), "-m", "pip", "install", "-q", "-r", str(requirements)], check=True)
-            mark.write_text(pins)
-        print(f"--- {requirements.name}", flush=True)
-        run = [str(python), "-m", "pytest", "-q", "-p", "no:cacheprovider", __file__, *sys.argv[1:]]
+    for name in environments.NAMES:
+        python = environments.make(name)
+        print(f"--- {name}", flush=True)
+        run = [str(python), "-m", "pytest", "-q", "-p", "no:cacheprovider", *READERS, *sys.argv[1:]]
         if subprocess.run(run, env=os.environ | {"ROLLYARD_SAMPLE_TABLE": str(tables)}).returncode:
             failed.append(name)
     if failed:

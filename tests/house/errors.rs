@@ -43,6 +43,7 @@ fn every_code_has_a_paragraph_and_every_paragraph_a_code() {
     let holds = scheduler_core::HoldCode::ALL.iter().map(|c| c.as_str());
     let all = failures.chain(spec).chain(api).chain(start).chain(closes).chain(holds);
     let mut emitted: BTreeSet<String> = all.map(str::to_owned).collect();
+    emitted.extend(datasets::export::Error::CODES.map(str::to_owned));
     emitted.extend(written_in("rollout/cli/src/error.rs", "=> \""));
     for file in ["yard.rs", "main.rs", "interrupt.rs"] {
         emitted.extend(written_in(&format!("rollout/cli/src/{file}"), "code: \""));

@@ -112,6 +112,8 @@ pub enum Command {
     Artifact(Artifact),
     /// Cancel a job
     Cancel(Cancel),
+    /// Copy sealed tables into files that other programs read
+    Export(Export),
     /// List the nodes of the yard
     Nodes,
     /// Say what this host can and cannot enforce
@@ -178,6 +180,9 @@ pub enum OnUnsupported {
 
 #[derive(Debug, Args)]
 pub struct Dev {
+    /// Stop when standard input ends: a yard that a program started goes with it
+    #[arg(long)]
+    pub stop_at_eof: bool,
     #[command(flatten)]
     pub capacity: Capacity,
 }
@@ -225,6 +230,9 @@ pub struct Submit {
     /// Wait for the end and print the summary
     #[arg(long, conflicts_with = "dry_run")]
     pub wait: bool,
+    /// Go on with an unfinished job of the same spec, if there is one
+    #[arg(long, conflicts_with = "dry_run")]
+    pub resume: bool,
     /// Treat warnings as errors
     #[arg(long)]
     pub deny_warnings: bool,
@@ -325,6 +333,57 @@ pub struct Cancel {
     pub reason: String,
 }
 
+#[derive(Debug, Args)]
+pub struct Export {
+    /// The folder of a job, such as out/JOB, or one table in it; or a job of the yard: JOB or
+    /// JOB/steps
+    #[arg(value_name = "TABLE_OR_JOB")]
+    pub source: String,
+    /// What the copies are
+    #[arg(long, value_enum, value_name = "FORMAT")]
+    pub format: ExportFormat,
+    /// The folder of the copies, made if missing
+    #[arg(long, value_name = "DIR")]
+    pub out: PathBuf,
+    /// Replace copies that are there
+    #[arg(long)]
+    pub overwrite: bool,
+    /// Only trajectories that a trainer may learn from, and what belongs to them
+    #[arg(long)]
+    pub trainable: bool,
+    /// Only trajectories with a valid reward, and what belongs to them
+    #[arg(long)]
+    pub valid: bool,
+    /// Only trajectories of this split, and what belongs to them
+    #[arg(long, value_enum)]
+    pub split: Option<Split>,
+    /// Rows that a refill replaced, too
+    #[arg(long)]
+    pub all: bool,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum ExportFormat {
+    /// TABLE.parquet, compressed with zstd
+    Parquet,
+    /// TABLE.arrow, the Arrow file format
+    IpcFile,
+    /// TABLE.jsonl, one object a row
+    Jsonl,
+    /// TABLE/, a folder for `datasets.load_from_disk`
+    Hf,
+    /// Not available yet
+    Atif,
+    /// Not available yet
+    Harbor,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Split {
+    Train,
+    Eval,
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -385,6 +444,8 @@ mod tests {
             vec!["rollyard", "ps", "--output", "yaml"],
             vec!["rollyard", "dev", "--memory", "4GB"],
             vec!["rollyard", "logs", "r", "--stream", "both"],
+            vec!["rollyard", "export", "out/j", "--format", "parquet"],
+            vec!["rollyard", "export", "out/j", "--format", "csv", "--out", "d"],
         ] {
             assert!(Cli::try_parse_from(&line).is_err(), "{line:?}");
         }

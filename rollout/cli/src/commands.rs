@@ -2,6 +2,7 @@
 //! ended; how things look is `output`'s.
 
 mod artifact;
+mod export;
 mod jobs;
 mod logs;
 pub mod matrix;
@@ -134,6 +135,7 @@ pub async fn dispatch(cli: Cli, context: &Context) -> Result<ExitStatus, Error> 
         Command::Logs(args) => logs::logs(context, &args).await,
         Command::Artifact(args) => artifact::artifact(context, &args).await,
         Command::Cancel(args) => jobs::cancel(context, &args).await,
+        Command::Export(args) => export::export(context, &args).await,
         Command::Nodes => jobs::nodes(context).await,
         Command::Doctor => services::doctor(context),
         Command::Reference => reference::reference(),

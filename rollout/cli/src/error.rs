@@ -99,6 +99,10 @@ pub enum Error {
     CellsFailed { failed: usize, cells: usize, exit: u8 },
     #[error("another job of the matrix failed first, and `fail_fast` is set")]
     FailFast,
+    #[error("cannot export `{}`", shown(name, 200))]
+    Export { name: String, source: datasets::export::Error },
+    #[error("export as {format} is not available yet")]
+    NoFormat { format: &'static str },
     #[error("interrupted")]
     Interrupted,
     /// `own_yard`: of `run`, whose yard ends with the command.
@@ -165,7 +169,8 @@ impl Error {
             Self::OutputRelative { .. } | Self::OutputLookup { .. } => "output_relative",
             Self::BadYard { .. } => "bad_yard",
             Self::OwnYard { .. } => "own_yard",
-            Self::NoTls { .. } | Self::NoModels { .. } => "not_available_yet",
+            Self::NoTls { .. } | Self::NoModels { .. } | Self::NoFormat { .. } => "not_available_yet",
+            Self::Export { source, .. } => source.code(),
             Self::NoSpec => "bad_usage",
             Self::Unreachable { .. } => "yard_unreachable",
             Self::Broken { .. } => "yard_lost",
@@ -206,6 +211,8 @@ impl Error {
             Self::NoTls { .. } => "use a Unix socket or http:// on loopback".to_owned(),
             Self::OutputRelative { .. } => "write an absolute path, or pass --table".to_owned(),
             Self::OutputLookup { .. } => "start it with `/`, or pass --table".to_owned(),
+            Self::NoFormat { .. } => "use parquet, ipc-file, jsonl or hf".to_owned(),
+            Self::Export { source, .. } => source.hint()?.to_owned(),
             Self::Refused { hint, .. } | Self::Service { hint, .. } => hint.clone()?,
             Self::NoStep { nearest: Some(nearest), .. } => format!("did you mean `{nearest}`?"),
             Self::NothingStarted { rollout } => format!("see why with `rollyard explain {rollout}`"),
@@ -246,10 +253,12 @@ impl Error {
             | Self::NoModels { .. }
             | Self::NoSpec
             | Self::MatrixWaits
+            | Self::NoFormat { .. }
             | Self::NoStep { .. }
             | Self::BadTarget { .. } => ExitStatus::BadInput,
             Self::Unreachable { .. } | Self::Broken { .. } => ExitStatus::Unreachable,
             Self::Refused { exit, .. } | Self::Service { exit, .. } => *exit,
+            Self::Export { source: datasets::export::Error::NoTables { .. }, .. } => ExitStatus::BadInput,
             Self::Interrupted => ExitStatus::Interrupted,
             Self::CellsFailed { exit, .. } => ExitStatus::ALL
                 .into_iter()
@@ -263,6 +272,7 @@ impl Error {
             | Self::EndedEarly { .. }
             | Self::NothingStarted { .. }
             | Self::Stdout(_)
+            | Self::Export { .. }
             | Self::JobEnded { .. } => ExitStatus::Failure,
         }
     }

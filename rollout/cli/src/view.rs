@@ -162,6 +162,22 @@ pub struct Node {
 }
 
 /// The answer to `explain`.
+/// One table that was exported.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Exported {
+    pub table: String,
+    pub path: String,
+    pub rows: u64,
+    pub bytes: u64,
+}
+
+impl From<datasets::export::Exported> for Exported {
+    fn from(copy: datasets::export::Exported) -> Self {
+        let (table, path) = (copy.table.to_string(), copy.path.to_string_lossy().into_owned());
+        Self { table, path, rows: copy.rows, bytes: copy.bytes }
+    }
+}
+
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Explanation {
     pub target: String,

@@ -190,6 +190,12 @@ fn table_root(plan: &JobPlan, job: JobId, asked: &str) -> Result<String, ApiErro
         ("", Some(written)) => written,
         (asked, _) => asked.to_owned(),
     };
+    // A client that does not read specs learns here what to make absolute, and asks again.
+    let relative = || {
+        let literal = plan.output.table.as_ref().and_then(|table| table.as_literal());
+        let literal = literal.filter(|_| asked.is_empty());
+        literal.and_then(|table| serde_json::to_vec(&table).ok()).map(|table| error::list([table]))
+    };
     let path = match root.split_once("://") {
         None => root.as_str(),
         Some(("file", path)) => path,
@@ -203,8 +209,10 @@ fn table_root(plan: &JobPlan, job: JobId, asked: &str) -> Result<String, ApiErro
     let plain = |part: Component<'_>| matches!(part, Component::RootDir | Component::Normal(_));
     if !Path::new(path).is_absolute() || path.contains('\0') || !Path::new(path).components().all(plain) {
         let shown = rollout::text::shown(path, 120);
-        return Err(ApiError::bad_request("table_root", format!("`{shown}` is not an absolute path"))
-            .hint("a relative path means nothing to the scheduler: make it absolute"));
+        let mut refused = ApiError::bad_request("table_root", format!("`{shown}` is not an absolute path"))
+            .hint("a relative path means nothing to the scheduler: make it absolute");
+        refused.details = relative().unwrap_or_default();
+        return Err(refused);
     }
     let part_bytes = path.split('/').map(str::len).max().unwrap_or_default();
     if path.len() > PATH_BYTES_MAX || part_bytes > PATH_PART_BYTES_MAX {
@@ -231,12 +239,18 @@ async fn stored_files(
 ) -> Result<Vec<StoredFile>, ApiError> {
     let sent: BTreeMap<&str, &v1::ClientFile> =
         request.files.iter().map(|file| (file.path.as_str(), file)).collect();
+    let named = rollout::spec::client_files(plan);
     let mut files = Vec::new();
-    for path in rollout::spec::client_files(plan) {
+    for path in &named {
+        let path = *path;
         let shown = || rollout::text::shown(path, 120);
         let Some(file) = sent.get(path) else {
             let message = format!("the spec names the file `{}`, which was not sent with it", shown());
-            return Err(ApiError::new(ApiCode::FileMissing, message));
+            let mut missing = ApiError::new(ApiCode::FileMissing, message);
+            // A client that does not read specs learns here what to send.
+            let unsent = named.iter().filter(|path| !sent.contains_key(**path));
+            missing.details = error::list(unsent.filter_map(|path| serde_json::to_vec(path).ok()));
+            return Err(missing);
         };
         match service.blobs.size(&file.sha256).await.map_err(blob::failed)? {
             Some(size) if size == file.size => {}

@@ -1,5 +1,7 @@
 //! `dev`, `scheduler`, `executor`: serve until told to stop. And `doctor`.
 
+use tokio_util::sync::CancellationToken;
+
 use super::Context;
 use crate::args;
 use crate::error::Error;
@@ -14,7 +16,20 @@ pub async fn dev(context: &Context, args: &args::Dev) -> Result<ExitStatus, Erro
     let yard = Yard::both(&context.data_dir, &args.capacity).await?;
     let url = context.url()?;
     context.talk.say(&format!("serving {url}: submit with `rollyard submit SPEC`; Ctrl-C stops"));
+    if args.stop_at_eof {
+        stop_at_eof(stop.clone());
+    }
     serve(yard, stop).await
+}
+
+/// On a thread of its own, which nobody waits for: a read of standard input cannot be cancelled.
+fn stop_at_eof(stop: CancellationToken) {
+    std::thread::spawn(move || {
+        if let Err(error) = std::io::copy(&mut std::io::stdin().lock(), &mut std::io::sink()) {
+            tracing::warn!(%error, "reading standard input");
+        }
+        stop.cancel();
+    });
 }
 
 pub async fn scheduler(context: &Context, args: &args::Scheduler) -> Result<ExitStatus, Error> {
@@ -33,7 +48,7 @@ pub async fn executor(context: &Context, args: &args::Executor) -> Result<ExitSt
 }
 
 /// Until a signal, which is the way a service ends well, or until a part of it fails.
-async fn serve(mut yard: Yard, stop: tokio_util::sync::CancellationToken) -> Result<ExitStatus, Error> {
+async fn serve(mut yard: Yard, stop: CancellationToken) -> Result<ExitStatus, Error> {
     let result = tokio::select! {
         () = stop.cancelled() => Ok(ExitStatus::Success),
         error = yard.failed() => Err(error),

@@ -119,12 +119,13 @@ pub async fn submit(context: &Context, args: &args::Submit) -> Result<ExitStatus
     }
     let url = context.url()?;
     let key = args.idempotency_key.clone().unwrap_or_else(fresh_key);
+    let if_unfinished = if args.resume { IfUnfinished::Resume } else { IfUnfinished::New };
     if let Some(cells) = matrix::cells(context, &source, args.deny_warnings)? {
         let client = Client::connect(url).await?;
         let plan = matrix::Plan {
             table: args.table.as_deref(),
             idempotency_key: key,
-            if_unfinished: IfUnfinished::New,
+            if_unfinished,
             through_hold: false,
             own_yard: false,
             max_parallel: plan.matrix.as_ref().and_then(|matrix| matrix.max_parallel),
@@ -139,12 +140,7 @@ pub async fn submit(context: &Context, args: &args::Submit) -> Result<ExitStatus
     let table = spec::table_root(plan, args.table.as_deref(), &url)?;
     let tasks = accept_tasks(context, plan, &source)?;
     let client = Client::connect(url).await?;
-    let sent = Sent {
-        tasks: tasks.as_ref(),
-        table_root: table,
-        idempotency_key: key,
-        if_unfinished: IfUnfinished::New,
-    };
+    let sent = Sent { tasks: tasks.as_ref(), table_root: table, idempotency_key: key, if_unfinished };
     let submitted = send(&client, &source, &checked, sent).await?;
     let job = submitted.job.id.clone();
     if !args.wait {

@@ -5,8 +5,8 @@ use rollout::Timestamp;
 
 use crate::summary::{Detail, RewardCount, Summary};
 use crate::view::{
-    Artifact, Captured, Explanation, Failure, FailureCount, Groups, Job, Node, Outcome, PassAtK, Rewards,
-    Rollout, RolloutCounts, RolloutSteps, Step, Submitted,
+    Artifact, Captured, Explanation, Exported, Failure, FailureCount, Groups, Job, Node, Outcome, PassAtK,
+    Rewards, Rollout, RolloutCounts, RolloutSteps, Step, Submitted,
 };
 
 /// 2026-01-02 03:04:05 UTC.
@@ -271,4 +271,14 @@ pub fn doctor() -> Report {
         ],
         capacity: vec![Capacity { ceiling: "open files", limit: 20_000, sandboxes: 4872 }],
     }
+}
+
+pub fn exported() -> Vec<Exported> {
+    let copy = |table: &str, rows, bytes| Exported {
+        table: table.to_owned(),
+        path: format!("/data/{table}\u{1b}[2J.parquet"),
+        rows,
+        bytes,
+    };
+    vec![copy("trajectories", 12_000, 5 << 20), copy("steps", 0, 900)]
 }

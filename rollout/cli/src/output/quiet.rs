@@ -7,10 +7,12 @@ use super::Output;
 use crate::commands::matrix::CellJob;
 use crate::spec::{DryRun, Finding};
 use crate::summary::Summary;
-use crate::view::{Explanation, Job, Node, Rollout, RolloutSteps, Submitted};
+use crate::view::{Explanation, Exported, Job, Node, Rollout, RolloutSteps, Submitted};
 
 /// The most characters of an id from outside.
 const ID_CHARS_MAX: usize = 256;
+/// Of a path: what Linux takes.
+const PATH_CHARS_MAX: usize = 4096;
 
 #[derive(Debug)]
 pub struct Quiet;
@@ -35,6 +37,9 @@ impl Output for Quiet {
     }
     fn nodes(&self, nodes: &[Node]) -> String {
         column(nodes.iter().map(|node| node.name.as_str()))
+    }
+    fn exported(&self, exported: &[Exported]) -> String {
+        exported.iter().map(|copy| shown(&copy.path, PATH_CHARS_MAX) + "\n").collect()
     }
     /// The most important sentence.
     fn explanation(&self, explanation: &Explanation) -> String {

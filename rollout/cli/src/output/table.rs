@@ -13,7 +13,9 @@ use crate::commands::matrix::CellJob;
 use crate::error::lines;
 use crate::spec::{DryRun, Finding};
 use crate::summary::{Summary, python};
-use crate::view::{Artifact, Explanation, Job, Node, Outcome, Rollout, RolloutSteps, Step, Submitted};
+use crate::view::{
+    Artifact, Explanation, Exported, Job, Node, Outcome, Rollout, RolloutSteps, Step, Submitted,
+};
 
 /// The most characters of one sentence of an explanation or a failure.
 pub const SENTENCE_CHARS_MAX: usize = 500;
@@ -169,6 +171,13 @@ impl Output for Table {
             _ = writeln!(out, "\nwhat a step wrote: {} logs {}", self.program, shown(&target, 200));
         }
         out
+    }
+
+    fn exported(&self, exported: &[Exported]) -> String {
+        let row =
+            |copy: &Exported| vec![copy.table.clone(), count(copy.rows), size(copy.bytes), copy.path.clone()];
+        let rows: Vec<_> = exported.iter().map(row).collect();
+        grid_in(self.columns, "", &["TABLE", ">ROWS", ">SIZE", "PATH"], &rows)
     }
 
     fn nodes(&self, nodes: &[Node]) -> String {

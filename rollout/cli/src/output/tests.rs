@@ -71,6 +71,11 @@ fn steps() {
 }
 
 #[test]
+fn exported() {
+    snapshots("exported", |output| output.exported(&fixtures::exported()));
+}
+
+#[test]
 fn nodes() {
     snapshots("nodes", |output| output.nodes(&fixtures::nodes()));
 }

@@ -220,3 +220,16 @@ fn past_the_bound_the_bad_rows_are_counted() {
     assert!(ran.stdout.contains("and 30 more; the limit is 20 at once (ROW_FINDINGS_MAX)"), "{}", ran.stdout);
     assert!(ran.stderr.contains("have 50 errors"), "{}", ran.stderr);
 }
+
+#[test]
+fn submit_starts_over_unless_told_to_resume() {
+    use rollout_wire::v1::submit_request::IfUnfinished;
+    let yard = Yard::start(Script { jobs: vec![job("running")], ..Script::default() });
+    yard.file("hello.yaml", HELLO);
+    for args in [&["submit", "hello.yaml"][..], &["submit", "hello.yaml", "--resume"]] {
+        let ran = yard.ask(args);
+        assert_eq!(ran.code, 0, "{args:?}: {}", ran.stderr);
+    }
+    let asked: Vec<_> = yard.seen.lock().expect("seen").submits.iter().map(|s| s.if_unfinished()).collect();
+    assert_eq!(asked, [IfUnfinished::New, IfUnfinished::Resume]);
+}
