@@ -735,6 +735,10 @@ fn arguments(
     step: &StepPlan,
     faults: &mut Faults,
 ) -> Result<(ResolvedCommand, BTreeMap<String, String>), ResolveError> {
+    let mut env = match &step.env_column {
+        None => BTreeMap::new(),
+        Some(column) => faults.take(names.variables(step, column), BTreeMap::new())?,
+    };
     let mut total = 0;
     let mut expand = |field: String, template: &Template| {
         let text = faults.take(argument(names, step, &field, template), WRONG.to_owned())?;
@@ -749,10 +753,6 @@ fn arguments(
                 arguments.map(|(position, argument)| expand(format!("agent.command[{position}]"), argument));
             ResolvedCommand::Argv(expanded.collect::<Result<_, _>>()?)
         }
-    };
-    let mut env = match &step.env_column {
-        None => BTreeMap::new(),
-        Some(column) => faults.take(names.variables(step, column), BTreeMap::new())?,
     };
     for (key, value) in &step.env {
         env.insert(key.clone(), expand(format!("env.{key}"), value)?);

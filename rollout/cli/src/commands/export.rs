@@ -9,6 +9,7 @@ use rollout::JobId;
 use super::{Context, absolute};
 use crate::args;
 use crate::args::ExportFormat;
+use crate::client::Client;
 use crate::error::Error;
 use crate::exit::ExitStatus;
 use crate::view::Exported;
@@ -50,7 +51,8 @@ async fn source(context: &Context, text: &str) -> Result<PathBuf, Error> {
     let (Ok(id), None | Some(Some(_))) = (job.parse::<JobId>(), table.map(Table::named)) else {
         return Ok(path);
     };
-    let root = context.ask(async |client| Ok(client.get(&id.to_string()).await?.table_root)).await?;
+    let question = async |client: &Client| Ok(client.get(&id.to_string()).await?.table_root);
+    let root = context.ask(question, |_| false).await?;
     let dir = PathBuf::from(root).join(id.to_string());
     Ok(table.map_or(dir.clone(), |table| dir.join(table)))
 }
