@@ -104,8 +104,14 @@ pub fn check(text: &str, source_name: &str) -> Checked {
 /// The document with the steps that its Harbor source is given, and without the fields that these
 /// follow from: a spec of the same job, to be edited. None if the document is no such one.
 pub fn with_generated_steps(text: &str) -> Option<String> {
-    let root = unquoted::read(text).root?;
+    let mut root = unquoted::read(text).root?;
     let (steps, _) = harbor::of(&root)?;
+    if text.trim_start().starts_with('{') {
+        // No lines can be added to JSON.
+        harbor::add_steps(&mut root);
+        harbor::remove_step_fields(&mut root);
+        return Some(canonical::json(&root) + "\n");
+    }
     let mut whole = harbor::without_step_fields(text, &root);
     if !whole.ends_with('\n') {
         whole.push('\n');

@@ -52,7 +52,7 @@ fn the_spec_with_its_steps_is_a_spec_however_the_source_was_written() {
         ("{harbor: tasks, agent: [run, 'a]b'] , environment_mode: separate}}", "{harbor: tasks}}"),
         ("{agent: oracle, harbor: tasks}, split: eval}", "{harbor: tasks}, split: eval}"),
         ("{environment_mode: separate, agent: [run], harbor: tasks}}", "{harbor: tasks}}"),
-        ("{\"harbor\": \"tasks\",\n  \"agent\": [\n  \"run\"\n  ]\n}}", "{\"harbor\": \"tasks\"\n}}"),
+        ("{\"harbor\": \"tasks\",\n  \"agent\": [\n  \"run\"\n  ]\n}}", "{\"harbor\": \"tasks\",\n}}"),
     ] {
         let text = format!("apiVersion: rollyard/v1\nkind: RolloutJob\nname: x\ntasks: {{from: {from}");
         let whole = spec::with_generated_steps(&text).unwrap();
@@ -61,6 +61,19 @@ fn the_spec_with_its_steps_is_a_spec_however_the_source_was_written() {
         let plan = after.plan.as_ref().unwrap_or_else(|| panic!("{}", after.render(&whole)));
         assert_eq!(plan.steps, before.plan.unwrap().steps);
     }
+    let json = json!({"apiVersion": "rollyard/v1", "kind": "RolloutJob", "name": "x", "tasks": {"from": {
+        "harbor": "tasks", "agent": ["run"], "environment_mode": "separate",
+    }}});
+    let whole = spec::with_generated_steps(&json.to_string()).unwrap();
+    let printed: Value = serde_json::from_str(&whole).unwrap();
+    assert_eq!(
+        (&printed["tasks"]["from"], printed["steps"].as_array().map(Vec::len)),
+        (&json!({"harbor": "tasks"}), Some(2))
+    );
+    assert_eq!(
+        spec::check(&whole, "x").plan.unwrap().steps,
+        spec::check(&json.to_string(), "x").plan.unwrap().steps
+    );
     let text = format!("apiVersion: rollyard/v1\nkind: RolloutJob\nname: x\ntasks:\n  from:{block}");
     let whole = spec::with_generated_steps(&text).unwrap();
     assert!(whole.contains("from:\n    # Comments stay.\n    harbor: tasks  # here\nsteps:"), "{whole}");

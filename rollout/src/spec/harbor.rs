@@ -126,15 +126,25 @@ pub(crate) fn of(root: &Node) -> Option<(HarborSteps, Generated)> {
     Some((HarborSteps { agent, mode, defaults }, generated))
 }
 
-/// The text without `agent` and `environment_mode` of the source, which are for generated steps.
+/// Of the source, for generated steps only.
+const STEP_FIELDS: [&str; 2] = ["agent", "environment_mode"];
+
+pub(crate) fn remove_step_fields(root: &mut Node) {
+    let Value::Map(entries) = &mut root.value else { return };
+    let Some(tasks) = entries.iter_mut().find(|entry| entry.key == "tasks") else { return };
+    let Value::Map(entries) = &mut tasks.value.value else { return };
+    let Some(source) = entries.iter_mut().find(|entry| entry.key == "from") else { return };
+    let Value::Map(fields) = &mut source.value.value else { return };
+    fields.retain(|field| !STEP_FIELDS.contains(&field.key.as_str()));
+}
+
+/// The text without the fields of the source that are for generated steps.
 pub(crate) fn without_step_fields(text: &str, root: &Node) -> String {
     let source = root.get("tasks").and_then(|tasks| tasks.get("from")).map(Node::entries).unwrap_or_default();
     let mut whole = text.to_owned();
     // From the end, so that the places before stay right.
-    for entry in
-        source.iter().rev().filter(|entry| ["agent", "environment_mode"].contains(&entry.key.as_str()))
-    {
-        whole.replace_range(place_of(text, entry), "");
+    for entry in source.iter().rev().filter(|entry| STEP_FIELDS.contains(&entry.key.as_str())) {
+        whole.replace_range(place_of(&whole, entry), "");
     }
     whole
 }
