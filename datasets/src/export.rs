@@ -25,6 +25,7 @@ pub use selection::Selection;
 use crate::manifest;
 use crate::read::TableReader;
 use crate::schema::{META_JOB, Table};
+use crate::table::superseded_dir;
 use place::{Place, Target};
 use plain::Plain;
 use selection::Selector;
@@ -96,25 +97,40 @@ pub fn export(request: &Request) -> Result<Vec<Exported>, Error> {
     for &table in &tables {
         place.check(&request.format.name_of(table), request.overwrite)?;
     }
-    let selector = Selector::open(&job_dir, request.selection)?;
+    let mut parts =
+        vec![Part { selector: Selector::open(&job_dir, request.selection)?, dir: job_dir.clone() }];
+    let replaced = superseded_dir(&job_dir);
+    if request.selection.superseded && is_sealed(&replaced.join(Table::Trajectories.as_str())) {
+        parts.push(Part { selector: Selector::open(&replaced, request.selection)?, dir: replaced });
+    }
+    let job = job_dir.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
     let mut exported = Vec::with_capacity(tables.len());
     for table in tables {
-        exported.push(copy(request, &place, &job_dir, table, &selector)?);
+        exported.push(copy(request, &place, &parts, table, &job)?);
     }
     Ok(exported)
+}
+
+/// Tables that are copied one after the other into one.
+struct Part {
+    dir: PathBuf,
+    selector: Selector,
+}
+
+fn is_sealed(dir: &Path) -> bool {
+    dir.join(manifest::FILE).is_file()
 }
 
 /// The folder of the job, and the tables asked for.
 fn find(source: &Path) -> Result<(PathBuf, Vec<Table>), Error> {
     let read = |source| Error::CannotRead { source };
     let whole = std::path::absolute(source).map_err(crate::Error::io("resolve", source)).map_err(read)?;
-    let sealed = |dir: &Path| dir.join(manifest::FILE).is_file();
     let named = whole.file_name().and_then(|name| name.to_str()).and_then(Table::named);
-    if let (Some(table), Some(job_dir), true) = (named, whole.parent(), sealed(&whole)) {
+    if let (Some(table), Some(job_dir), true) = (named, whole.parent(), is_sealed(&whole)) {
         return Ok((job_dir.to_owned(), vec![table]));
     }
     let tables: Vec<Table> =
-        Table::ALL.into_iter().filter(|table| sealed(&whole.join(table.as_str()))).collect();
+        Table::ALL.into_iter().filter(|table| is_sealed(&whole.join(table.as_str()))).collect();
     if tables.is_empty() {
         return Err(Error::NoTables { path: source.to_owned() });
     }
@@ -124,16 +140,14 @@ fn find(source: &Path) -> Result<(PathBuf, Vec<Table>), Error> {
 fn copy(
     request: &Request,
     place: &Place,
-    job_dir: &Path,
+    parts: &[Part],
     table: Table,
-    selector: &Selector,
+    job: &str,
 ) -> Result<Exported, Error> {
     let read = |source| Error::CannotRead { source };
-    let reader = TableReader::open(&job_dir.join(table.as_str())).map_err(read)?;
-    let job = job_dir.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
     // `datasets` keeps no nullability: a schema that says less saves it a cast, and so a copy.
     let loose = request.format == Format::HuggingFace;
-    let plain = Plain::new(table, loose, [(META_JOB, job)]);
+    let plain = Plain::new(table, loose, [(META_JOB, job.to_owned())]);
     let name = request.format.name_of(table);
     let target = place.target(&name, request.format == Format::HuggingFace)?;
     let mut sink: Box<dyn Sink> = match request.format {
@@ -143,12 +157,15 @@ fn copy(
         Format::HuggingFace => Box::new(hugging_face::FolderSink::create(&target, table, plain.schema())?),
     };
     let mut rows = 0;
-    for line in reader.shards() {
-        for batch in reader.read(line).map_err(read)? {
-            let selected = selector.select(table, &batch)?;
-            if selected.num_rows() > 0 {
-                rows += selected.num_rows() as u64;
-                sink.write(&plain.of(&selected)?)?;
+    for Part { dir, selector } in parts {
+        let reader = TableReader::open(&dir.join(table.as_str())).map_err(read)?;
+        for line in reader.shards() {
+            for batch in reader.read(line).map_err(read)? {
+                let selected = selector.select(table, &batch)?;
+                if selected.num_rows() > 0 {
+                    rows += selected.num_rows() as u64;
+                    sink.write(&plain.of(&selected)?)?;
+                }
             }
         }
     }

@@ -5,9 +5,9 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use arrow::array::{
-    ArrayRef, BinaryArray, BooleanArray, Date32Array, Decimal128Array, Float32Array, Float64Array,
-    Int64Array, ListArray, MapBuilder, RecordBatch, StringArray, StringBuilder, StructArray,
-    TimestampMicrosecondArray, UInt8Array,
+    ArrayRef, BinaryArray, BooleanArray, Date32Array, Decimal128Array, DictionaryArray, Float32Array,
+    Float64Array, Int32Array, Int64Array, ListArray, MapBuilder, RecordBatch, StringArray, StringBuilder,
+    StructArray, TimestampMicrosecondArray, UInt8Array,
 };
 use arrow::datatypes::{DataType, Field, Int64Type};
 use datasets::tasks::{Format, ParquetFile, ROW_BYTES_MAX, RowError, TaskFile, scan};
@@ -133,6 +133,24 @@ fn rows_are_found_by_index_in_any_order_whatever_the_writer_did() {
         .unwrap();
         assert_eq!(next, 10_000);
     }
+}
+
+/// 4,000 rows that share one text of 512 KiB are a small file; copied out they would be 2 GB.
+#[test]
+fn a_text_that_all_rows_share_is_in_memory_once() {
+    let text = "x".repeat(512 << 10);
+    let keys = Int32Array::from(vec![0; 4_000]);
+    let shared = DictionaryArray::new(keys, Arc::new(StringArray::from(vec![text.as_str()])));
+    let written = plain(vec![("prompt", Arc::new(shared) as ArrayRef)]);
+    assert!(written.path.metadata().unwrap().len() < 1 << 20);
+    let file = ParquetFile::open(&written.path, None).unwrap();
+    for index in [0, 3_999] {
+        assert_eq!(file.row(index).unwrap()["prompt"].as_str().map(str::len), Some(text.len()));
+    }
+    let status = fs::read_to_string("/proc/self/status").unwrap();
+    let peak = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap();
+    let peak_kib: u64 = peak.trim().trim_end_matches(" kB").parse().unwrap();
+    assert!(peak_kib < 1 << 20, "{peak_kib} KiB");
 }
 
 #[test]

@@ -13,6 +13,8 @@ use crate::sandbox::{FileError, Sandbox};
 
 /// Made empty for every grader.
 pub(crate) const VERIFIER_DIR: &str = "/logs/verifier";
+/// Where it lies.
+const LOGS_DIR: &str = "/logs";
 const VERIFIER_DIR_MODE: u32 = 0o755;
 
 /// Empties the grader's directory. A reward file anywhere else must not be there yet: nobody
@@ -22,7 +24,14 @@ pub(crate) async fn prepare(
     step: &ResolvedStep,
     plan: &GraderPlan,
 ) -> Result<Option<RewardProblem>, FileError> {
-    sandbox.reset_dir(VERIFIER_DIR, VERIFIER_DIR_MODE, &step.user).await?;
+    let reset = sandbox.reset_dir(VERIFIER_DIR, VERIFIER_DIR_MODE, &step.user).await;
+    if let Err(FileError::NotADirectory { .. } | FileError::Escapes { .. }) = &reset {
+        // What is in the way was left by the work: it takes nobody's reward.
+        sandbox.reset_dir(LOGS_DIR, VERIFIER_DIR_MODE, "root").await?;
+        sandbox.reset_dir(VERIFIER_DIR, VERIFIER_DIR_MODE, &step.user).await?;
+    } else {
+        reset?;
+    }
     let RewardSource::File { paths, .. } = &plan.source else { return Ok(None) };
     for path in paths.iter().map(|path| in_workdir(path, &step.workdir)) {
         let is_ours = path.strip_prefix(VERIFIER_DIR).is_some_and(|rest| rest.starts_with('/'));

@@ -201,6 +201,12 @@ pub enum FileSource {
     Bytes(Vec<u8>),
     /// Copied from its start.
     File(std::fs::File),
+    /// `size` bytes of a file, from `offset` on.
+    Part {
+        file: std::fs::File,
+        offset: u64,
+        size: u64,
+    },
 }
 
 #[derive(Debug, thiserror::Error)]

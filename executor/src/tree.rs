@@ -4,7 +4,8 @@
 //! on: a symlink that an agent leaves could point a grader at its own tests.
 
 use std::fs::File;
-use std::io::{self, Read};
+use std::io::{self, Read as _};
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 
 use rollout::Bytes;
@@ -18,6 +19,9 @@ use crate::storage::StorageError;
 pub(crate) const ENTRIES_MAX: usize = 65_536;
 /// The longest path in one, in bytes.
 const PATH_BYTES_MAX: usize = 4095;
+/// Of all paths that were seen and not packed yet.
+const WAITING_PATH_BYTES_MAX: usize = 16 << 20;
+const DIRECTORY_MODE: u32 = 0o755;
 
 /// Why there is no artifact.
 #[derive(Debug)]
@@ -42,7 +46,8 @@ pub(crate) async fn pack(
 ) -> Result<File, TreeError> {
     let failed = |source| TreeError::Storage(file_failed("write", out, source));
     let file = File::create_new(out).map_err(failed)?;
-    let mut packing = Packing { sandbox, builder: Builder::new(file), out, max, entries: 0, bytes: 0 };
+    let builder = Some(Builder::new(file));
+    let mut packing = Packing { sandbox, builder, out, max, entries: 0, bytes: 0, path_bytes: 0 };
     for path in outermost(paths) {
         packing.take(path).await?;
     }
@@ -50,7 +55,7 @@ pub(crate) async fn pack(
         let shown: Vec<String> = paths.iter().take(8).map(|path| rollout::text::shown(path, 80)).collect();
         return Err(missing(format!("nothing at {}", shown.join(", "))));
     }
-    packing.builder.into_inner().map_err(failed)?;
+    packing.written(|builder| builder.finish()).await?;
     File::open(out).map_err(|source| TreeError::Storage(file_failed("open", out, source)))
 }
 
@@ -76,11 +81,14 @@ fn outermost(paths: &[String]) -> Vec<String> {
 
 struct Packing<'a> {
     sandbox: &'a dyn Sandbox,
-    builder: Builder<File>,
+    /// None while it is written to.
+    builder: Option<Builder<File>>,
     out: &'a Path,
     max: Bytes,
     entries: usize,
     bytes: u64,
+    /// Of the paths seen and not packed yet.
+    path_bytes: usize,
 }
 
 impl Packing<'_> {
@@ -88,9 +96,18 @@ impl Packing<'_> {
     async fn take(&mut self, path: String) -> Result<(), TreeError> {
         let mut waiting = vec![(path, true)];
         while let Some((path, declared)) = waiting.pop() {
+            self.path_bytes = self.path_bytes.saturating_sub(path.len());
             match self.sandbox.list(&path, ENTRIES_MAX).await {
                 Ok(Some(Listing::Directory(names))) => {
-                    self.add(&path, EntryType::Directory, 0, io::empty())?;
+                    self.directory(&path).await?;
+                    let below: usize = names.iter().map(|name| path.len() + 1 + name.len()).sum();
+                    self.path_bytes += below;
+                    if self.path_bytes > WAITING_PATH_BYTES_MAX {
+                        let limit = "WAITING_PATH_BYTES_MAX";
+                        return Err(missing(format!(
+                            "its paths are longer than {WAITING_PATH_BYTES_MAX} bytes together ({limit})"
+                        )));
+                    }
                     waiting.extend(names.into_iter().rev().map(|name| (format!("{path}/{name}"), false)));
                 }
                 Ok(Some(Listing::File)) => self.file(&path).await?,
@@ -113,22 +130,56 @@ impl Packing<'_> {
         if self.bytes > self.max.0 {
             return Err(TreeError::Problem(OutputProblemKind::TooLarge { bytes: None, max: self.max }));
         }
-        self.add(path, EntryType::Regular, size.0, file.take(size.0))
+        self.count()?;
+        let path = path.trim_start_matches('/').to_owned();
+        self.written(move |builder| {
+            let mode = file.metadata()?.permissions().mode() & 0o777;
+            let mut header = header(EntryType::Regular, size.0, mode);
+            builder.append_data(&mut header, path, file.take(size.0))
+        })
+        .await
     }
 
-    fn add(&mut self, path: &str, kind: EntryType, size: u64, data: impl Read) -> Result<(), TreeError> {
+    async fn directory(&mut self, path: &str) -> Result<(), TreeError> {
+        self.count()?;
+        let path = path.trim_start_matches('/').to_owned();
+        self.written(move |builder| {
+            builder.append_data(&mut header(EntryType::Directory, 0, DIRECTORY_MODE), path, io::empty())
+        })
+        .await
+    }
+
+    fn count(&mut self) -> Result<(), TreeError> {
         self.entries += 1;
         if self.entries > ENTRIES_MAX {
             return Err(missing(format!("more than {ENTRIES_MAX} files and directories (ENTRIES_MAX)")));
         }
-        let failed = |source| TreeError::Storage(file_failed("write", self.out, source));
-        let mut header = Header::new_gnu();
-        header.set_entry_type(kind);
-        header.set_size(size);
-        header.set_mode(if kind == EntryType::Directory { 0o755 } else { 0o644 });
-        header.set_mtime(0);
-        self.builder.append_data(&mut header, path.trim_start_matches('/'), data).map_err(failed)
+        Ok(())
     }
+
+    /// Where blocking is allowed.
+    async fn written(
+        &mut self,
+        write: impl FnOnce(&mut Builder<File>) -> io::Result<()> + Send + 'static,
+    ) -> Result<(), TreeError> {
+        let failed = |source| TreeError::Storage(file_failed("write", self.out, source));
+        let Some(mut builder) = self.builder.take() else {
+            return Err(failed(io::Error::other("an earlier write failed")));
+        };
+        let done = tokio::task::spawn_blocking(move || (write(&mut builder), builder)).await;
+        let (written, builder) = done.map_err(|error| failed(io::Error::other(error)))?;
+        self.builder = Some(builder);
+        written.map_err(failed)
+    }
+}
+
+fn header(kind: EntryType, size: u64, mode: u32) -> Header {
+    let mut header = Header::new_gnu();
+    header.set_entry_type(kind);
+    header.set_size(size);
+    header.set_mode(mode);
+    header.set_mtime(0);
+    header
 }
 
 fn refused(error: FileError) -> TreeError {
@@ -149,53 +200,69 @@ pub(crate) enum PlaceError {
     File(#[from] FileError),
 }
 
-/// Places what is in `packed` below `prefix` (absolute; `/`: where it was), owned by `owner`.
+/// Places what is in `packed` below `prefix` (absolute; `/`: where it was), owned by `owner`. Files
+/// have the modes they had.
 pub(crate) async fn unpack(
     sandbox: &dyn Sandbox,
     packed: File,
     prefix: &str,
-    mode: u32,
     owner: &str,
 ) -> Result<(), PlaceError> {
     let bad = |error: io::Error| PlaceError::Bad(error.to_string());
-    let mut archive = Archive::new(io::BufReader::new(packed.try_clone().map_err(bad)?));
-    let mut files = Vec::new();
+    let archive = packed.try_clone().map_err(bad)?;
+    let prefix = prefix.to_owned();
     // Headers first: an archive is not read while the sandbox is waited for.
-    for entry in archive.entries().map_err(bad)? {
-        let entry = entry.map_err(bad)?;
-        if files.len() == ENTRIES_MAX {
-            return Err(PlaceError::Bad(format!("more than {ENTRIES_MAX} entries (ENTRIES_MAX)")));
-        }
-        let path = placed(&entry.path_bytes(), prefix)?;
-        match entry.header().entry_type() {
-            EntryType::Directory => files.push((path, None)),
-            EntryType::Regular => {
-                files.push((path, Some((entry.raw_file_position(), entry.size()))));
-            }
-            other => return Err(PlaceError::Bad(format!("an entry of kind {other:?}"))),
-        }
-    }
-    for (path, at) in files {
-        let Some((offset, size)) = at else {
+    let listed = tokio::task::spawn_blocking(move || entries(archive, &prefix)).await;
+    for Entry { path, file } in listed.map_err(|error| bad(io::Error::other(error)))?? {
+        let Some(Part { offset, size, mode }) = file else {
             sandbox.make_dir(&path, owner).await?;
             continue;
         };
-        let bytes = read_at(&packed, offset, size).map_err(bad)?;
-        sandbox.write_file(&path, FileSource::Bytes(bytes), mode, owner).await?;
+        let file = packed.try_clone().map_err(bad)?;
+        sandbox.write_file(&path, FileSource::Part { file, offset, size }, mode, owner).await?;
     }
     Ok(())
 }
 
-/// The artifact is at most as large as its output may be, so is each file of it.
-fn read_at(packed: &File, offset: u64, size: u64) -> io::Result<Vec<u8>> {
-    use std::os::unix::fs::FileExt as _;
-    let whole = packed.metadata()?.len();
-    if offset.checked_add(size).is_none_or(|end| end > whole) {
-        return Err(io::Error::new(io::ErrorKind::UnexpectedEof, "a file is longer than the artifact"));
+struct Entry {
+    /// In the sandbox.
+    path: String,
+    /// None of a directory.
+    file: Option<Part>,
+}
+
+/// Where a file lies in the artifact.
+struct Part {
+    offset: u64,
+    size: u64,
+    mode: u32,
+}
+
+fn entries(packed: File, prefix: &str) -> Result<Vec<Entry>, PlaceError> {
+    let bad = |error: io::Error| PlaceError::Bad(error.to_string());
+    let whole = packed.metadata().map_err(bad)?.len();
+    let mut archive = Archive::new(io::BufReader::new(packed));
+    let mut found = Vec::new();
+    for entry in archive.entries().map_err(bad)? {
+        let entry = entry.map_err(bad)?;
+        if found.len() == ENTRIES_MAX {
+            return Err(PlaceError::Bad(format!("more than {ENTRIES_MAX} entries (ENTRIES_MAX)")));
+        }
+        let path = placed(&entry.path_bytes(), prefix)?;
+        let (offset, size) = (entry.raw_file_position(), entry.size());
+        let file = match entry.header().entry_type() {
+            EntryType::Directory => None,
+            EntryType::Regular if offset.checked_add(size).is_none_or(|end| end > whole) => {
+                return Err(PlaceError::Bad("a file is longer than the artifact".to_owned()));
+            }
+            EntryType::Regular => {
+                Some(Part { offset, size, mode: entry.header().mode().map_err(bad)? & 0o777 })
+            }
+            other => return Err(PlaceError::Bad(format!("an entry of kind {other:?}"))),
+        };
+        found.push(Entry { path, file });
     }
-    let mut bytes = vec![0; usize::try_from(size).map_err(io::Error::other)?];
-    packed.read_exact_at(&mut bytes, offset)?;
-    Ok(bytes)
+    Ok(found)
 }
 
 fn placed(path: &[u8], prefix: &str) -> Result<String, PlaceError> {

@@ -19,7 +19,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 
 use images::layers::{LayerStore, Pinned};
-use rollout::checkpoint::LayerId;
+use rollout::checkpoint::Layer;
 use tokio::sync::{Semaphore, watch};
 
 pub(crate) use fetch::FetchError;
@@ -38,7 +38,8 @@ type Fetched = Option<Result<Pinned, FetchError>>;
 pub(crate) struct Workspaces {
     store: LayerStore,
     /// Of each layer that is being fetched, what comes of it.
-    fetching: Mutex<BTreeMap<LayerId, watch::Receiver<Fetched>>>,
+    /// By the whole claim: another one for the same layer may be false.
+    fetching: Mutex<BTreeMap<Layer, watch::Receiver<Fetched>>>,
     packs: Semaphore,
     fetches: Arc<Semaphore>,
 }

@@ -96,7 +96,7 @@ digest_id!(
 );
 
 /// What one sandbox changed.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Layer {
     pub id: LayerId,
     /// Of the packed form in the blob store: sha256 of its bytes, hex, and their number.

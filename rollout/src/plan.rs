@@ -272,6 +272,15 @@ impl StepKind {
     }
 }
 
+/// How long an executor may take, once the work is over, to collect its outputs.
+pub const COLLECT_MAX: Millis = Millis(600_000);
+/// How long a workspace may wait for its turn to be saved.
+pub const SAVE_TURN_MAX: Millis = Millis(600_000);
+/// How long packing and storing a workspace may take.
+pub const SAVE_MAX: Millis = Millis(600_000);
+/// From the end of the work to the report of it.
+pub const AFTER_WORK_MAX: Millis = Millis(COLLECT_MAX.0 + SAVE_TURN_MAX.0 + SAVE_MAX.0);
+
 /// How often a step runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]

@@ -5,6 +5,7 @@ import signal
 
 import lab
 import pytest
+import rollyard as ry
 
 GROUPS = """
 apiVersion: rollyard/v1
@@ -142,4 +143,50 @@ def test_a_node_that_is_lost_costs_no_finished_step_on_the_other(yard):
         assert {row["node_id"] for row in yard.rows()} >= {"n2"}
     finally:
         for process in filter(None, (first, second, scheduler, submitted)):
+            lab.end(process)
+
+
+def test_rows_of_replaced_rollouts_are_read_and_exported_when_asked_for(yard):
+    """Without retries, what runs on a node that is lost is replaced."""
+    text = spec("1").replace("retry: {limit: 5,", "retry: {limit: 0,").replace("per: group", "per: group\n    retry: {limit: 5}")
+    scheduler = yard.start("scheduler", "--listen", yard.socket)
+    lab.wait_until(lambda: (yard.data / "yard.sock").exists(), "the scheduler listens")
+
+    def executor(name):
+        return yard.start("executor", "--name", name, "--scheduler", yard.socket, data=yard.directory / name)
+
+    nodes = [executor("n1")]
+    submitted = yard.start("--yard", yard.socket, "submit", yard.spec(text), "--table", yard.table, "--wait")
+    try:
+        running = "SELECT count(*) FROM attempts WHERE ended_at IS NULL AND sample >= 0 AND step = 1"
+        lab.wait_until(lambda: lab.query(yard, running) >= 2, "members work")
+        nodes.append(executor("n2"))
+        lab.end(nodes[0], signal.SIGKILL)
+        assert submitted.wait(timeout=lab.HANG_S) == 0
+        (job,) = yard.table.iterdir()
+        rows = yard.rows()
+        assert sorted((row["group_id"], row["sample_index"]) for row in rows) == [
+            (f"{job.name}-g{group}", sample) for group in range(3) for sample in range(4)
+        ]
+        assert not any(row["superseded"] for row in rows)
+        for table in ("trajectories", "steps"):
+            main = list(ry.open_table(job, table))
+            whole = list(ry.open_table(job, table, superseded=True))
+            replaced = whole[len(main) :]
+            assert whole[: len(main)] == main and replaced
+            ids = {row["trajectory_id"] for row in replaced}
+            assert not ids & {row["trajectory_id"] for row in main}
+            counts = {}
+            for flags in ((), ("--all",)):
+                out = yard.directory / f"copy{len(flags)}"
+                (copy,) = yard.json("export", job / table, "--format", "jsonl", "--out", out, *flags)
+                counts[flags] = copy["rows"]
+            assert counts == {(): len(main), ("--all",): len(whole)}
+        assert {row["superseded"] for row in ry.open_table(job, superseded=True)} == {False, True}
+        with ry.Client(yard.socket) as client:
+            known = client.job(job.name)
+            told = [rollout.id for rollout in known.rollouts() if rollout.superseded]
+            assert len(told) == known.counts().rollouts_superseded > 0
+    finally:
+        for process in (*nodes, scheduler, submitted):
             lab.end(process)

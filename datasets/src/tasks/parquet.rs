@@ -14,6 +14,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use arrow::array::StructArray;
+use arrow::datatypes::{DataType, Field, Schema};
 use bytes::Bytes;
 use parquet::arrow::ProjectionMask;
 use parquet::arrow::arrow_reader::{
@@ -78,7 +79,11 @@ impl ParquetFile {
         let options = ArrowReaderOptions::new()
             .with_skip_arrow_metadata(true)
             .with_page_index_policy(PageIndexPolicy::Optional);
-        let metadata = contained(path, || ArrowReaderMetadata::load(&file, options))?;
+        let metadata = contained(path, || {
+            let read = ArrowReaderMetadata::load(&file, options.clone())?;
+            let schema = Arc::new(in_views(read.schema()));
+            ArrowReaderMetadata::try_new(read.metadata().clone(), options.with_schema(schema))
+        })?;
         let columns = projection(path, &metadata, columns)?;
         let (groups, rows) = groups(path, &metadata)?;
         Ok(Self {
@@ -284,6 +289,24 @@ fn projection(
         }
     }
     Ok(ProjectionMask::roots(metadata.parquet_schema(), wanted))
+}
+
+/// Text as views: rows that share a value of a dictionary share its bytes. Copied out, a page of one
+/// long text would be as large as its rows are many.
+fn in_views(schema: &Schema) -> Schema {
+    let fields: Vec<Field> = schema.fields().iter().map(|field| in_view(field)).collect();
+    Schema::new(fields)
+}
+
+fn in_view(field: &Field) -> Field {
+    let kind = match field.data_type() {
+        DataType::Utf8 => DataType::Utf8View,
+        DataType::List(of) => DataType::List(Arc::new(in_view(of))),
+        DataType::Struct(of) => DataType::Struct(of.iter().map(|field| Arc::new(in_view(field))).collect()),
+        DataType::Map(of, sorted) => DataType::Map(Arc::new(in_view(of)), *sorted),
+        other => other.clone(),
+    };
+    field.clone().with_data_type(kind)
 }
 
 /// Columns of the file that are named where one is missing.

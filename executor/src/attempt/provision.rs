@@ -169,7 +169,7 @@ async fn place_inputs(
         let fetched = fetched.map_err(|error| storage_failed(&error))?;
         let path = in_workdir(&input.path, &order.step.workdir);
         if input.tree {
-            let placed = tree::unpack(sandbox, fetched, &path, INPUT_MODE, &order.step.user).await;
+            let placed = tree::unpack(sandbox, fetched, &path, &order.step.user).await;
             placed.map_err(|error| match error {
                 PlaceError::File(error) => file_failed(&error),
                 PlaceError::Bad(problem) => failed(FailureCode::StorageFailed, problem),
@@ -192,9 +192,16 @@ fn stack_failed(error: &StackError) -> Unready {
     let refused = |class| Unready::Refused(Refusal { class, message: message.clone() });
     match error {
         StackError::NotALayer { .. } => failed(FailureCode::NotFound, message),
+        StackError::TooLarge { .. } => refused(RefusalClass::NeverFits),
         StackError::Fetch(FetchError::Bad { .. }) => refused(RefusalClass::CheckpointBad),
-        StackError::Fetch(FetchError::Busy(_)) => refused(RefusalClass::Busy),
-        StackError::Fetch(FetchError::Failed { .. }) => failed(FailureCode::StorageFailed, message),
+        // The same at every try and on every node.
+        StackError::Named(FetchError::Bad { .. }) => failed(FailureCode::NotFound, message),
+        StackError::Fetch(FetchError::Busy(_)) | StackError::Named(FetchError::Busy(_)) => {
+            refused(RefusalClass::Busy)
+        }
+        StackError::Fetch(FetchError::Failed { .. }) | StackError::Named(FetchError::Failed { .. }) => {
+            failed(FailureCode::StorageFailed, message)
+        }
     }
 }
 

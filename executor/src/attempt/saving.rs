@@ -7,11 +7,12 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use rollout::Millis;
+use rollout::checkpoint::Checkpoint;
 use rollout::failure::{Failure, FailureCode};
 use rollout::outcome::Outcome;
 use rollout::plan::StepKind;
 use tokio::sync::watch;
-use tokio::time::{Instant, MissedTickBehavior, interval_at, timeout};
+use tokio::time::{Instant, MissedTickBehavior, interval_at};
 
 use super::{Tools, goes_on, killed};
 use crate::clock::{elapsed, wall_now};
@@ -21,8 +22,6 @@ use crate::workspace::{SaveError, Saving, save};
 
 /// The longest a step stands still for one checkpoint; past it this one is skipped.
 pub(crate) const FREEZE_MAX: Duration = Duration::from_secs(5);
-/// For packing and storing a workspace.
-const SAVE_TIMEOUT: Duration = Duration::from_secs(600);
 
 #[derive(Debug)]
 pub(super) struct Saver<'a> {
@@ -55,17 +54,16 @@ impl<'a> Saver<'a> {
         loop {
             ticks.tick().await;
             let began = Instant::now();
-            let saved = timeout(SAVE_TIMEOUT, save(self.saving, Some(FREEZE_MAX), last.as_ref())).await;
+            let saved = save(self.saving, Some(FREEZE_MAX), last.as_ref()).await;
             self.spend(began);
             let attempt = &self.order.attempt;
             match saved {
-                Ok(Ok(saved)) if saved.layer == last => tracing::debug!(%attempt, "nothing changed"),
-                Ok(Ok(saved)) => {
+                Ok(saved) if saved.layer == last => tracing::debug!(%attempt, "nothing changed"),
+                Ok(saved) => {
                     last = saved.layer;
                     progress(Progress::Saved(Box::new(saved.checkpoint)));
                 }
-                Ok(Err(error)) => tracing::info!(%attempt, %error, "checkpoint skipped"),
-                Err(_) => tracing::info!(%attempt, "checkpoint skipped: it was not stored in time"),
+                Err(error) => tracing::info!(%attempt, %error, "checkpoint skipped"),
             }
         }
     }
@@ -75,7 +73,7 @@ impl<'a> Saver<'a> {
         if self.order.step.checkpoint.after && goes_on(outcome) {
             let began = Instant::now();
             let saved = tokio::select! {
-                saved = timeout(SAVE_TIMEOUT, save(self.saving, None, None)) => saved,
+                saved = save(self.saving, None, None) => saved,
                 kill = killed(kills) => {
                     let message = format!("{}; its workspace was being saved", kill.reason);
                     fail(outcome, Failure::new(kill.code, message));
@@ -83,14 +81,10 @@ impl<'a> Saver<'a> {
                 }
             };
             match saved {
-                Ok(Ok(saved)) => outcome.checkpoint = Some(saved.checkpoint),
-                Ok(Err(SaveError::Refused(problem))) => self.refuse(outcome, &problem),
-                Ok(Err(error @ (SaveError::TooSlow(_) | SaveError::Storage(_)))) => {
+                Ok(saved) => outcome.checkpoint = Some(saved.checkpoint),
+                Err(SaveError::Refused(problem)) => self.refuse(outcome, &problem),
+                Err(error @ (SaveError::TooSlow(_) | SaveError::Storage(_))) => {
                     fail(outcome, Failure::new(FailureCode::StorageFailed, error.to_string()));
-                }
-                Err(_) => {
-                    let message = format!("its workspace was not saved after {}", elapsed(began));
-                    fail(outcome, Failure::new(FailureCode::StorageFailed, message));
                 }
             }
             self.note(outcome, began);
@@ -99,13 +93,18 @@ impl<'a> Saver<'a> {
         }
     }
 
-    /// The workspace is what the step hands in. An agent that hands in none is graded all the same;
-    /// how it failed before stands.
+    /// The workspace is what the step hands in. An agent that hands in none is graded all the same, on
+    /// what it began with: it gains nothing by it. How it failed before stands.
     fn refuse(&self, outcome: &mut Outcome, problem: &str) {
         let code = match self.order.step.kind {
             StepKind::Agent => FailureCode::OutputMissing,
             StepKind::Run | StepKind::Grader => FailureCode::StepExit,
         };
+        if self.order.step.kind == StepKind::Agent {
+            let sandbox = self.saving.sandbox;
+            let layers = sandbox.layers().iter().map(|mounted| mounted.layer.clone()).collect();
+            outcome.checkpoint = Some(Checkpoint { image: sandbox.image_digest().to_owned(), layers });
+        }
         let message = format!("its workspace cannot be saved: {problem}");
         tracing::debug!(attempt = %self.order.attempt, message, "workspace refused");
         outcome.failure.get_or_insert_with(|| Failure::new(code, message));

@@ -7,11 +7,10 @@ use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::time::Duration;
 
-use rollout::Millis;
 use rollout::classify::End;
 use rollout::failure::FailureCode;
 use rollout::outcome::Outcome;
-use rollout::plan::StepKind;
+use rollout::plan::{COLLECT_MAX, StepKind};
 use rollout::reward::RewardProblem;
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep, sleep_until, timeout};
@@ -36,7 +35,6 @@ const KILL_TIMEOUT: Duration = Duration::from_secs(30);
 /// For the status of a process that was killed.
 const STATUS_TIMEOUT: Duration = Duration::from_secs(5);
 /// For reading and storing everything a step made.
-const COLLECT_TIMEOUT: Millis = Millis(600_000);
 const SIGTERM: i32 = 15;
 
 pub(super) struct Work<'a> {
@@ -206,7 +204,7 @@ impl Work<'_> {
 
     async fn collect(&self, planted: Option<RewardProblem>, captures: Captures, account: &mut Account) {
         let began = Instant::now();
-        let limit = Duration::from_millis(COLLECT_TIMEOUT.0);
+        let limit = Duration::from_millis(COLLECT_MAX.0);
         let collected = timeout(limit, self.collect_all(planted, captures, account)).await;
         let error = match collected {
             Ok(Ok(())) => return,

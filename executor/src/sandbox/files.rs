@@ -282,6 +282,12 @@ fn fill(mut file: File, content: FileSource, mode: u32, owner: Owner) -> io::Res
             from.rewind()?;
             io::copy(&mut from, &mut file)?;
         }
+        FileSource::Part { file: mut from, offset, size } => {
+            from.seek(io::SeekFrom::Start(offset))?;
+            if io::copy(&mut io::Read::take(from, size), &mut file)? != size {
+                return Err(io::ErrorKind::UnexpectedEof.into());
+            }
+        }
     }
     // No set-id bits: they mean nothing here, and nothing may carry them out.
     set_mode(file.as_fd(), mode & 0o777)?;

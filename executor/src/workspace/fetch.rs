@@ -40,12 +40,12 @@ impl Workspaces {
         let mut fetched = {
             let mut fetching = lock(&self.fetching);
             // One whose task ended without a word is none.
-            let at_work = fetching.get(&layer.id).filter(|fetched| fetched.has_changed().is_ok());
+            let at_work = fetching.get(layer).filter(|fetched| fetched.has_changed().is_ok());
             if let Some(fetched) = at_work {
                 fetched.clone()
             } else {
                 let (sender, receiver) = watch::channel(None);
-                fetching.insert(layer.id, receiver.clone());
+                fetching.insert(layer.clone(), receiver.clone());
                 tasks.spawn(Arc::clone(self).fetch_and_tell(storage.clone(), layer.clone(), sender));
                 receiver
             }
@@ -60,7 +60,7 @@ impl Workspaces {
             tracing::info!(layer = %layer.id, %error, "layer not fetched");
         }
         // Those who ask from now on find it in the store, or try anew.
-        lock(&self.fetching).remove(&layer.id);
+        lock(&self.fetching).remove(&layer);
         told.send_replace(Some(fetched));
     }
 

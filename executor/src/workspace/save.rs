@@ -1,16 +1,19 @@
 //! What a sandbox changed, into the blob store.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use images::layers::{self, Bounds};
-use rollout::Bytes;
 use rollout::checkpoint::{Checkpoint, LAYERS_MAX, Layer};
+use rollout::plan::{SAVE_MAX, SAVE_TURN_MAX};
+use rollout::{Bytes, Millis};
+use tokio::sync::SemaphorePermit;
+use tokio::time::timeout;
 use tokio_util::task::TaskTracker;
 
-use super::Workspaces;
+use super::{PACKS_MAX, Workspaces};
 use crate::sandbox::{Pack, PackError, Sandbox};
 use crate::storage::{Storage, StorageError, chain};
 
@@ -57,8 +60,7 @@ pub(crate) async fn save(
     freeze: Option<Duration>,
     last: Option<&Layer>,
 ) -> Result<Saved, SaveError> {
-    let Saving { workspaces, storage, tasks, sandbox, dir, disk_limit } = saving;
-    let failed = |error: &StorageError| SaveError::Storage(chain(error));
+    let Saving { workspaces, sandbox, dir, disk_limit, .. } = saving;
     let below = sandbox.layers();
     let is_full = below.len() >= LAYERS_MAX;
     let collapsed = if is_full { below } else { &[] };
@@ -70,12 +72,48 @@ pub(crate) async fn save(
         bounds: Bounds::new(Bytes(content)),
         freeze,
     };
-    let out = pack.out.clone();
-    let packed = {
-        let turn = workspaces.packs.acquire().await;
-        let _turn = turn.map_err(|error| SaveError::Storage(error.to_string()))?;
-        sandbox.pack(pack).await.map_err(|error| refused(&error))?
-    };
+    // However this ends: what was packed and is stored, or is not, does not stay here.
+    let _packed = Unlinked(pack.out.clone());
+    let turn = timeout(within(SAVE_TURN_MAX), workspaces.packs.acquire()).await;
+    let turn = turn.map_err(|_| {
+        SaveError::Storage(format!(
+            "its turn to be saved did not come within {SAVE_TURN_MAX} (SAVE_TURN_MAX): {PACKS_MAX} are saved at once"
+        ))
+    })?;
+    let turn = turn.map_err(|error| SaveError::Storage(error.to_string()))?;
+    let stored = timeout(within(SAVE_MAX), store(saving, pack, last, turn)).await;
+    stored.map_err(|_| SaveError::Storage(format!("it was not saved within {SAVE_MAX} (SAVE_MAX)")))?
+}
+
+fn within(time: Millis) -> Duration {
+    Duration::from_millis(time.0)
+}
+
+/// Removes a file of this attempt when it is dropped; there may be none.
+struct Unlinked(PathBuf);
+
+impl Drop for Unlinked {
+    fn drop(&mut self) {
+        if let Err(error) = std::fs::remove_file(&self.0)
+            && error.kind() != std::io::ErrorKind::NotFound
+        {
+            tracing::warn!(path = %self.0.display(), %error, "packed workspace not removed");
+        }
+    }
+}
+
+async fn store(
+    saving: Saving<'_>,
+    pack: Pack,
+    last: Option<&Layer>,
+    turn: SemaphorePermit<'_>,
+) -> Result<Saved, SaveError> {
+    let Saving { workspaces, storage, tasks, sandbox, .. } = saving;
+    let failed = |error: &StorageError| SaveError::Storage(chain(error));
+    let below = sandbox.layers();
+    let is_full = below.len() >= LAYERS_MAX;
+    let packed = sandbox.pack(pack).await.map_err(|error| refused(&error))?;
+    drop(turn);
     let dropped = packed.dropped;
     // One that differs in times alone is the same, and the one that is stored stands.
     let stored = last.filter(|last| last.id == packed.layer.id);
@@ -92,10 +130,6 @@ pub(crate) async fn save(
         }
         warm(workspaces, storage, tasks, &layer);
     }
-    let removed = tokio::fs::remove_file(&out).await;
-    removed.map_err(|source| {
-        failed(&StorageError::File { action: "remove", what: out.display().to_string(), source })
-    })?;
     let kept = if is_full { &[] } else { below };
     let mut layers: Vec<Layer> = kept.iter().map(|mounted| mounted.layer.clone()).collect();
     layers.extend((!is_empty).then(|| layer.clone()));

@@ -225,6 +225,11 @@ impl Sandbox for FakeSandbox {
                 io::Read::read_to_end(&mut file, &mut bytes).unwrap();
                 bytes
             }
+            FileSource::Part { file, offset, size } => {
+                let mut bytes = vec![0; usize::try_from(size).unwrap()];
+                std::os::unix::fs::FileExt::read_exact_at(&file, &mut bytes, offset).unwrap();
+                bytes
+            }
         };
         self.inner.files.lock().unwrap().insert(path, Node::File(bytes));
         Ok(())

@@ -120,8 +120,8 @@ async fn a_workspace_no_layer_can_hold_is_the_steps_own_doing() {
     let mut yard = Yard::start().await;
     for (sample, (kind, script, expected, has_checkpoint)) in (0..).zip([
         ("run", "node /workspace/d device", "step_exit", false),
-        ("agent", "node /workspace/d device", "output_missing", false),
-        ("agent", "node /workspace/d device;exit 3", "agent_exit", false),
+        ("agent", "node /workspace/d device", "output_missing", true),
+        ("agent", "node /workspace/d device;exit 3", "agent_exit", true),
         ("agent", "write /workspace/d file;exit 3", "agent_exit", true),
         ("run", "write /workspace/d file;exit 3", "step_exit", false),
         ("run", "write /workspace/d file", "", true),
@@ -129,6 +129,9 @@ async fn a_workspace_no_layer_can_hold_is_the_steps_own_doing() {
         let outcome = yard.run(saved(sample, kind, script)).await;
         assert_eq!(code(&outcome), expected, "{kind}: {script}");
         assert_eq!(outcome.checkpoint.is_some(), has_checkpoint, "{kind}: {script}");
+        // An agent is graded on what it began with: here the image as it is.
+        let layers = outcome.checkpoint.as_ref().map_or(0, |checkpoint| checkpoint.layers.len());
+        assert_eq!(layers, usize::from(script.starts_with("write") && has_checkpoint), "{kind}: {script}");
         let message = outcome.failure.map(|failure| failure.message).unwrap_or_default();
         let is_about_it = matches!(expected, "output_missing") || kind == "run" && script.starts_with("node");
         assert_eq!(message.contains("cannot be saved"), is_about_it, "{message}");

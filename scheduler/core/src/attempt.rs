@@ -225,7 +225,7 @@ impl Cluster {
         }
         let (predecessor, base) = place.map_or((None, None), |p| (p.continue_from, p.base));
         let gone = class == RefusalClass::SandboxGone;
-        let bad = class == RefusalClass::CheckpointBad;
+        let bad = class == RefusalClass::CheckpointBad && base.is_some();
         // A sandbox that is gone costs nothing where a checkpoint takes its place.
         let replaced = gone && predecessor.is_some() && group.base(&job.plan, at.slot).is_some();
         let detail = group.detail(at.slot);

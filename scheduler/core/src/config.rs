@@ -1,5 +1,6 @@
 //! Settings and bounds of the core.
 
+use rollout::plan::AFTER_WORK_MAX;
 use rollout::{BootTime, Millis, Timestamp};
 
 /// Both clocks, read once a pass by the shell.
@@ -41,8 +42,8 @@ impl Default for Config {
     }
 }
 
-/// [`Config::overdue_margin`] unless a test sets it: longer than storing what an attempt made takes.
-pub const OVERDUE_MARGIN: Millis = Millis(300_000);
+/// [`Config::overdue_margin`] unless a test sets it: longer than storing what an attempt made may take.
+pub const OVERDUE_MARGIN: Millis = Millis(AFTER_WORK_MAX.0 + 120_000);
 /// Groups asked for in one `Expand`.
 pub const EXPAND_GROUPS_MAX: u32 = 64;
 /// Groups of one job admitted and not sealed: bounds what the recorder may lag behind.

@@ -7,6 +7,7 @@
 
 use rollout::failure::Failure;
 use rollout::plan::{Field, StepPlan};
+use rollout::state::StepState;
 use rollout::{BootTime, FailureCode, Millis, StepIndex};
 
 use crate::cluster::Cluster;
@@ -123,9 +124,14 @@ impl Cluster {
         let outcome = lost_outcome(now, Failure::new(FailureCode::NodeLost, message));
         self.accept_end(now, attempt, Box::new(outcome), false, records);
         // Tried again, it goes to another node if one has room.
-        let head = Slot { step: key.head, ..at.slot };
-        if let Some(group) = self.group_mut(at.group) {
-            group.detail(head).avoid = Some(place.node);
+        let Some(job) = self.jobs.get_mut(&at.group.job) else { return };
+        let plan = job.plan.clone();
+        let Some(group) = job.groups.get_mut(&at.group.index) else { return };
+        for step in plan.chain(key.head) {
+            let slot = Slot { step, ..at.slot };
+            if group.state(slot) == StepState::Backoff {
+                group.detail(slot).avoid = Some(place.node.clone());
+            }
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use rollout::failure::{Failure, Status};
 use rollout::outcome::Reward;
-use rollout::plan::{OnAgentTimeout, OnGraderTimeout, StepKind};
+use rollout::plan::{OnAgentTimeout, OnGraderTimeout, Origin, StepKind};
 use rollout::state::{JobState, StepState};
 use rollout::{FailureCode, GroupId};
 
@@ -113,9 +113,11 @@ impl Cluster {
         records.push(Record::RolloutEnded { rollout, end: end.clone() });
         let size = job.plan.group.size;
         let Some(group) = job.groups.get_mut(&id.index) else { return };
-        group.valid += u32::from(end.reward.is_some());
+        let is_valid = end.reward.is_some();
+        group.valid += u32::from(is_valid);
         group.ends[member.sample as usize] = Some(end);
-        let enough = group.valid >= size && group.ends.iter().any(Option::is_none);
+        // The end that makes it whole, and no later one: those come out of the stop itself.
+        let enough = is_valid && group.valid == size && group.ends.iter().any(Option::is_none);
         self.keep_place_for_refill(id);
         if enough {
             self.stop_group(now, id, FailureCode::Straggler, crate::job::ENOUGH, records);
@@ -136,14 +138,25 @@ fn rollout_end(job: &Job, group: &Group, member: Member) -> RolloutEnd {
         return failed(Failure::new(code, reason), None);
     }
     // A failure that leaves no valid reward is the one to name; else the first in plan order.
-    // Only one end has no attempt to tell it, after a restart: a sandbox lost too often between steps.
-    let untold = Failure::new(
+    // After a restart some have no attempt to tell it: what to start from was lost too often.
+    let lost = Failure::new(
         FailureCode::NodeLost,
         "the sandbox to go on in was lost more often than `retry.limit` allows",
     );
+    let gone = Failure::new(
+        FailureCode::StorageFailed,
+        "the checkpoint to start from was gone or bad more often than `retry.limit` allows",
+    );
+    let untold = |slot: Slot| match plan.step(slot.step).origin {
+        Origin::Checkpoint(_) => &gone,
+        Origin::Live(_) | Origin::Image => &lost,
+    };
     let failures: Vec<(Slot, &Failure)> = slots()
         .filter(|&slot| group.state(slot) == StepState::Failed)
-        .map(|slot| (slot, group.details.get(&slot).and_then(|d| d.failure.as_ref()).unwrap_or(&untold)))
+        .map(|slot| {
+            let told = group.details.get(&slot).and_then(|detail| detail.failure.as_ref());
+            (slot, told.unwrap_or_else(|| untold(slot)))
+        })
         .collect();
     let zeroed = |slot: Slot, failure: &Failure| {
         let grader = plan.step(slot.step).grader.as_ref();

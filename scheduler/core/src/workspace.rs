@@ -48,6 +48,11 @@ impl Cluster {
         let keep = plan.keep;
         let Some(group) = job.groups.get_mut(&at.group.index) else { return };
         let detail = group.detail(at.slot);
+        // An executor tells its last one again whenever it attaches.
+        let is_known = |saved: &Saved| saved.attempt == attempt.attempt && *saved.checkpoint == checkpoint;
+        if detail.taken.back().is_some_and(is_known) {
+            return;
+        }
         let saved = record_saved(detail, attempt, CheckpointKind::Every, checkpoint, records);
         detail.taken.push_back(saved);
         drop_old(detail, at, keep, 1, records);

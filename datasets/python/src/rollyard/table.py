@@ -18,6 +18,7 @@ from . import errors
 
 TABLES = ("trajectories", "turns", "steps", "artifacts", "events", "tensors")
 MANIFEST = "manifest.jsonl"
+SUPERSEDED = "superseded"
 MANIFEST_BYTES_MAX = 1 << 30
 _SHARD = re.compile(r"[0-9]+-[0-9]+")
 
@@ -37,8 +38,8 @@ class Shard:
 class Table:
     """The sealed shards of one table at one moment: `refresh` looks for new ones.
 
-    Columns and their meaning: docs/tables.md. Rows that a refill replaced (`superseded`) are left
-    out unless the table was opened with `superseded=True`; other tables keep all their rows.
+    Columns and their meaning: docs/tables.md. Rows of rollouts that a refill replaced (`superseded`)
+    lie in tables of their own, which follow if the table was opened with `superseded=True`.
     """
 
     def __init__(self, directory: Path, superseded: bool = False) -> None:
@@ -50,7 +51,11 @@ class Table:
 
     def refresh(self) -> Table:
         """Reads the manifest again. Returns the table itself."""
-        self._shards = _manifest(self.directory)
+        shards = _manifest(self.directory)
+        replaced = self.directory.parent / SUPERSEDED / self.name
+        if self._superseded and (replaced / MANIFEST).exists():
+            shards += _manifest(replaced)
+        self._shards = shards
         return self
 
     @property

@@ -29,6 +29,8 @@ class Counts:
     rollouts_ended: int
     rollouts_valid: int
     """With a valid reward."""
+    rollouts_superseded: int
+    """Replaced by refills; in none of the other counts."""
     steps_running: int
     steps_ready: int
 
@@ -145,6 +147,8 @@ class RolloutInfo:
     """None unless valid."""
     created_at: datetime | None
     finished_at: datetime | None
+    superseded: bool
+    """Replaced by a refill: another rollout has its sample."""
 
     @classmethod
     def of(cls, rollout: wire.Rollout) -> RolloutInfo:
@@ -157,6 +161,7 @@ class RolloutInfo:
             reward=rollout.reward if rollout.HasField("reward") else None,
             created_at=_time(rollout.created_at_us) if rollout.HasField("created_at_us") else None,
             finished_at=_time(rollout.finished_at_us) if rollout.HasField("finished_at_us") else None,
+            superseded=rollout.superseded,
         )
 
 

@@ -177,6 +177,16 @@ impl LayerStore {
         pinned
     }
 
+    /// What these layers count for together.
+    pub fn room_for(&self, layers: &[Layer]) -> u64 {
+        layers.iter().map(charge).fold(0, u64::saturating_add)
+    }
+
+    /// What all layers here may count for.
+    pub fn bytes_max(&self) -> u64 {
+        self.bytes_max
+    }
+
     /// Bytes of all layers here.
     pub fn used(&self) -> u64 {
         self.lock().used

@@ -31,7 +31,7 @@ const RATIO_FREE_BYTES: u64 = 1 << 20;
 /// Bytes of headers and records, for each entry, that are read before a packed layer is refused.
 const OVERHEAD_BYTES_MAX: u64 = 16 << 10;
 /// The same for a layer of few entries: one may have long attributes and many runs.
-const OVERHEAD_FREE_BYTES: u64 = 64 << 20;
+pub(super) const OVERHEAD_FREE_BYTES: u64 = 64 << 20;
 const BUFFER_BYTES: usize = 256 << 10;
 /// Of a tar.
 const BLOCK_BYTES: usize = 512;

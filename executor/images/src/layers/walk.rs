@@ -24,6 +24,7 @@ use super::error::shown;
 use super::pack::Dropped;
 use super::paths::beneath;
 use super::runs;
+use super::unpack::OVERHEAD_FREE_BYTES;
 use super::{Bounds, Error, ID_MAX, LINK_BYTES_MAX, LISTING_BYTES_MAX, PATH_BYTES_MAX};
 
 /// Directories held open at once for each tree of a stack.
@@ -109,6 +110,10 @@ struct Links {
     found: HashMap<(usize, u64, u64), (u32, u16)>,
 }
 
+/// Of all attributes of a tree. Half of what unpacking allows beside the content
+/// ([`OVERHEAD_FREE_BYTES`]): what can be packed can be unpacked.
+const ATTRIBUTES_BYTES_MAX: usize = (OVERHEAD_FREE_BYTES / 2) as usize;
+
 pub(super) struct Walk<'a> {
     /// Topmost first.
     sources: &'a [Source<'a>],
@@ -120,6 +125,7 @@ pub(super) struct Walk<'a> {
     levels: Vec<Level>,
     entries: u64,
     content: u64,
+    attribute_bytes: usize,
 }
 
 impl<'a> Walk<'a> {
@@ -134,6 +140,7 @@ impl<'a> Walk<'a> {
             levels: Vec::new(),
             entries: 0,
             content: 0,
+            attribute_bytes: 0,
         }
     }
 
@@ -366,6 +373,11 @@ impl<'a> Walk<'a> {
         self.entries += 1;
         if self.entries > self.bounds.entries {
             return Err(Error::bound(&self.path, "entries", self.bounds.entries));
+        }
+        self.attribute_bytes +=
+            attributes.iter().map(|(name, value)| name.len() + value.len()).sum::<usize>();
+        if self.attribute_bytes > ATTRIBUTES_BYTES_MAX {
+            return Err(Error::bound(&self.path, "bytes of attributes", ATTRIBUTES_BYTES_MAX as u64));
         }
         let entry = self.entry(kind, attributes, &found, owners)?;
         sink.take(&entry, file.as_ref())

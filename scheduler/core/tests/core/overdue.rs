@@ -1,5 +1,5 @@
 //! An executor that beats and never ends an attempt. One rule, one case. Steps have 60 s to start,
-//! 60 s to run and 1 s of grace; the margin is 5 min.
+//! 60 s to run and 1 s of grace; the margin is 32 min.
 
 use rollout::failure::Status;
 use rollout::state::JobState;
@@ -65,7 +65,7 @@ fn it_is_told_to_stop_after_a_margin_and_given_up_after_another() {
     assert!(yard.records.is_empty(), "it may end yet: {:?}", yard.records);
     let target = ExplainTarget::Step(first.attempt.rollout, first.attempt.step);
     let explained = yard.cluster.explain(yard.now, target).unwrap();
-    assert!(explained.lines[0].contains("is given up in 5m"), "{:?}", explained.lines);
+    assert!(explained.lines[0].contains("is given up in 32m"), "{:?}", explained.lines);
     yard.beating(Millis(OVERDUE_MARGIN.0 - 5_000));
     assert!(yard.commands.is_empty(), "told once: {:?}", yard.commands);
     yard.beating(Millis(5_000));
