@@ -10,6 +10,7 @@
 
 pub mod checkpoint;
 pub mod classify;
+pub mod cron;
 pub mod expression;
 pub mod failure;
 pub mod ids;
@@ -19,6 +20,7 @@ pub mod plan;
 pub mod quantity;
 pub mod resolve;
 pub mod reward;
+pub mod schedule;
 pub mod selection;
 pub mod spec;
 pub mod state;

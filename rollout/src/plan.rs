@@ -11,6 +11,7 @@ use serde_json::Value;
 use crate::ids::{RolloutId, StepIndex};
 use crate::name::Name;
 use crate::quantity::{Bytes, Resources};
+use crate::schedule::SchedulePlan;
 use crate::time::Millis;
 
 /// The most steps a job may have.
@@ -29,6 +30,8 @@ pub struct JobPlan {
     pub output: OutputPlan,
     /// Of its first cell where it has several: a job has one.
     pub matrix: Option<MatrixPlan>,
+    /// When it runs; none: once, now.
+    pub schedule: Option<SchedulePlan>,
     pub timeout: Option<Millis>,
     /// `sha256:<hex>` over the canonical JSON of the document (defaults not merged in).
     pub spec_hash: String,

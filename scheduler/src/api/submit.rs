@@ -103,6 +103,10 @@ async fn checked(request: v1::SubmitRequest) -> Result<(v1::SubmitRequest, JobPl
             return Err(ApiError::bad_request("document", message)
                 .hint("`rollyard submit` and `run` submit each combination by itself"));
         }
+        if plan.schedule.is_some() {
+            let message = "not_available_yet: this yard keeps no schedules";
+            return Err(ApiError::new(ApiCode::NotAvailableYet, message).hint("submit it without `schedule`"));
+        }
         let warnings = checked.warnings().filter_map(|warning| serde_json::to_string(warning).ok()).collect();
         Ok((request, plan, warnings))
     };

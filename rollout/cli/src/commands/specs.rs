@@ -114,7 +114,7 @@ pub async fn submit(context: &Context, args: &args::Submit) -> Result<ExitStatus
                 Context::print(&context.output.findings(&rows.findings, ""))?;
             }
         }
-        Context::print(&context.output.dry_run(&DryRun::of(plan, rows.count()?, &checked)))?;
+        Context::print(&context.output.dry_run(&DryRun::of(plan, rows.count()?, &checked, super::now())))?;
         return Ok(ExitStatus::Success);
     }
     let url = context.url()?;

@@ -289,6 +289,9 @@ impl Output for Table {
             let (name, text) = line.split_once(' ').unwrap_or((&line, ""));
             label(self.columns, &mut out, name, text.trim_start());
         }
+        if let Some(schedule) = &dry_run.schedule {
+            label(self.columns, &mut out, "schedule", &schedule.to_string());
+        }
         out
     }
 

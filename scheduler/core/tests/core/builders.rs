@@ -81,6 +81,7 @@ pub fn plan(size: u32, steps: Vec<StepPlan>) -> JobPlan {
         steps,
         output: OutputPlan { table: None, shard: ShardPlan::default(), columns: vec![], artifacts: true },
         matrix: None,
+        schedule: None,
         timeout: None,
         spec_hash: "sha256:0".into(),
     }
