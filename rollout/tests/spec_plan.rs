@@ -173,7 +173,7 @@ fn a_grader_does_not_reuse_the_sandbox_it_grades() {
 #[test]
 fn workspaces_follow_from_who_starts_from_them() {
     let text = job(
-        r#"  - {name: setup, per: group, run: git init, checkpoint: {key: "${image.digest}/${step.hash}"}}
+        r#"  - {name: setup, per: group, run: git init}
   - {name: more, per: group, needs: [setup], run: make}
   - {name: agent, needs: [more], agent: {command: [solve], resume: true}, checkpoint: {every: 5m, keep: 3}, outputs: [{name: patch, from: git diff}]}
   - {name: side, needs: [agent], isolate: fresh, run: "true", outputs: [{name: x, path: x}]}
