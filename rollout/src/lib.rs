@@ -28,7 +28,9 @@ pub mod text;
 pub mod time;
 
 pub use failure::{Domain, FailureCode};
-pub use ids::{AttemptId, Generation, GroupId, IncarnationId, JobId, NodeId, RolloutId, StepIndex};
+pub use ids::{
+    AttemptId, Generation, GroupId, IncarnationId, JobId, NodeId, RolloutId, ScheduleId, StepIndex,
+};
 pub use name::Name;
 pub use quantity::{Bytes, MilliCpu, Resources};
 pub use time::{BootTime, Millis, Timestamp};
