@@ -110,7 +110,9 @@ pub(crate) async fn new_job(
 ) -> Result<(NewJob, Arc<JobFacts>), ApiError> {
     let job = JobId::from_bits(rand::rng().random());
     let table_root = table_root(&plan, job, &asked.table_root)?;
-    let (facts, groups_total) = rows(blobs.clone(), job, plan, table_root.clone(), &asked.files).await?;
+    let document_bytes = asked.document.len();
+    let (facts, groups_total) =
+        rows(blobs.clone(), job, plan, table_root.clone(), &asked.files, document_bytes).await?;
     let new_job = NewJob {
         job,
         name: facts.plan.name.to_string(),
@@ -323,6 +325,7 @@ async fn rows(
     plan: JobPlan,
     table_root: String,
     files: &[StoredFile],
+    document_bytes: usize,
 ) -> Result<(Arc<JobFacts>, u32), ApiError> {
     let files: BTreeMap<_, _> = files.iter().map(|f| (f.path.clone(), f.sha256.clone())).collect();
     let checked = tokio::task::spawn_blocking(move || {
@@ -335,7 +338,8 @@ async fn rows(
                 format!("{count} rows in {} epochs are more than {GROUPS_MAX} groups", plan.tasks.epochs);
             ApiError::new(ApiCode::JobTooLarge, message)
         })?;
-        Ok((Arc::new(JobFacts { job, plan: Arc::new(plan), table_root, files, rows }), groups))
+        let plan = Arc::new(plan);
+        Ok((Arc::new(JobFacts { job, plan, table_root, files, rows, document_bytes }), groups))
     });
     checked.await.map_err(|error| panicked(&error))?
 }
