@@ -393,6 +393,11 @@ static STEP_FIELDS: &[Field] = &[
         looked_up(Grammar::Duration { min: ZERO, max: MINUTE }, Known::Group),
         "Between SIGTERM and the kill; default 5s.",
     ),
+    field(
+        "health_check",
+        looked_up(Grammar::RowColumn, Known::Group),
+        "One lookup of a column that holds a command which has to succeed before the step starts, or null.",
+    ),
     field("retry", Shape::Object(&RETRY), "Tries after infrastructure failures."),
 ];
 
