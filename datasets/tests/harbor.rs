@@ -4,7 +4,7 @@ use std::fs;
 use std::path::Path;
 
 use datasets::harbor::{HarborError, HarborTask, Unsupported, Wants, read};
-use rollout::plan::EnvironmentMode;
+use rollout::plan::{EnvironmentMode, HealthCheck};
 use serde_json::{Value, json};
 
 const QUIET: &str = "schema_version = \"1.4\"\n[environment]\nnetwork_mode = \"no-network\"\n";
@@ -82,7 +82,7 @@ env = {S = "3"}
             "user": "dev", "verifier_user": "0", "workdir": "/app",
             "agent_timeout": "1m30s500ms", "verifier_timeout": "30s",
             "resources": {"request": asked, "limit": asked},
-            "artifacts": ["/app/out", "/app/log.txt"], "environment_mode": "separate",
+            "artifacts": ["/app/out", "/app/log.txt"], "health_check": null, "environment_mode": "separate",
             "tests": null, "solution": null, "environment": null,
         })
     );
@@ -115,11 +115,11 @@ fn each_task_that_cannot_run_says_why() {
         (&keyed("tpu = {type = \"v5\"}"), &WANTS, no_more, "harbor_tpu", "TPU"),
         (&keyed("os = \"windows\""), &WANTS, no_more, "harbor_windows", "`environment.os`"),
         (
-            &keyed("healthcheck = {command = \"x\"}"),
+            &keyed("healthcheck = {command = \"x\", interval_sec = -1}"),
             &WANTS,
             no_more,
-            "not_available_yet",
-            "`environment.healthcheck`",
+            "harbor_bad_task",
+            "`environment.healthcheck.interval_sec` is -1",
         ),
         (&keyed("mcp_servers = [{}]"), &WANTS, no_more, "not_available_yet", "`environment.mcp_servers`"),
         (&keyed("skills_dir = \"x\""), &WANTS, no_more, "not_available_yet", "`environment.skills_dir`"),
@@ -213,4 +213,23 @@ fn a_directory_gives_its_tasks_in_order_and_one_task_is_a_directory_too() {
     let empty = tempfile::tempdir().unwrap();
     assert!(matches!(read(empty.path(), &WANTS), Err(HarborError::NoTasks { .. })));
     assert!(matches!(read(&empty.path().join("none"), &WANTS), Err(HarborError::Io { .. })));
+}
+
+#[test]
+fn a_health_check_is_part_of_the_row() {
+    let dir = tempfile::tempdir().unwrap();
+    let toml = keyed("healthcheck = {command = \"pg_isready\", interval_sec = 0.5, retries = 9}");
+    task(dir.path(), "checked", &toml);
+    task(dir.path(), "plain", QUIET);
+    let rows: Vec<_> = read(dir.path(), &WANTS)
+        .unwrap()
+        .into_iter()
+        .map(|task| task.unwrap().row["health_check"].clone())
+        .collect();
+    let check: HealthCheck = serde_json::from_value(rows[0].clone()).unwrap();
+    assert_eq!(
+        (check.command.as_str(), check.interval.0, check.timeout.0, check.retries),
+        ("pg_isready", 500, 30_000, 9)
+    );
+    assert_eq!(rows[1], Value::Null);
 }

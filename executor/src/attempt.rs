@@ -20,6 +20,7 @@ use crate::workspace::Workspaces;
 
 mod account;
 mod environment;
+mod health;
 mod meter;
 mod provision;
 mod saving;

@@ -51,7 +51,8 @@ impl Capture {
         self.finish_within(DRAIN_TIMEOUT).await
     }
 
-    async fn finish_within(self, drain_timeout: Duration) -> Result<Recorded, StorageError> {
+    /// As [`finish`](Self::finish), for a shorter time.
+    pub(crate) async fn finish_within(self, drain_timeout: Duration) -> Result<Recorded, StorageError> {
         let Self { path, task } = self;
         let abort = task.abort_handle();
         let tally = match tokio::time::timeout(drain_timeout, task).await {

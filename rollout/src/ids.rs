@@ -113,6 +113,10 @@ random_id!(
     JobId, "j", "job"
 );
 random_id!(
+    /// A spec that runs again and again.
+    ScheduleId, "c", "schedule"
+);
+random_id!(
     /// One life of an executor. A restart under the same node name is a new incarnation.
     IncarnationId, "i", "incarnation"
 );

@@ -10,6 +10,7 @@
 
 pub mod checkpoint;
 pub mod classify;
+pub mod cron;
 pub mod expression;
 pub mod failure;
 pub mod ids;
@@ -19,6 +20,7 @@ pub mod plan;
 pub mod quantity;
 pub mod resolve;
 pub mod reward;
+pub mod schedule;
 pub mod selection;
 pub mod spec;
 pub mod state;
@@ -26,7 +28,9 @@ pub mod text;
 pub mod time;
 
 pub use failure::{Domain, FailureCode};
-pub use ids::{AttemptId, Generation, GroupId, IncarnationId, JobId, NodeId, RolloutId, StepIndex};
+pub use ids::{
+    AttemptId, Generation, GroupId, IncarnationId, JobId, NodeId, RolloutId, ScheduleId, StepIndex,
+};
 pub use name::Name;
 pub use quantity::{Bytes, MilliCpu, Resources};
 pub use time::{BootTime, Millis, Timestamp};

@@ -11,6 +11,7 @@ use serde_json::Value;
 use crate::ids::{RolloutId, StepIndex};
 use crate::name::Name;
 use crate::quantity::{Bytes, Resources};
+use crate::schedule::SchedulePlan;
 use crate::time::Millis;
 
 /// The most steps a job may have.
@@ -29,6 +30,8 @@ pub struct JobPlan {
     pub output: OutputPlan,
     /// Of its first cell where it has several: a job has one.
     pub matrix: Option<MatrixPlan>,
+    /// When it runs; none: once, now.
+    pub schedule: Option<SchedulePlan>,
     pub timeout: Option<Millis>,
     /// `sha256:<hex>` over the canonical JSON of the document (defaults not merged in).
     pub spec_hash: String,
@@ -246,6 +249,8 @@ pub struct StepPlan {
     pub timeout: Field<Millis>,
     pub start_timeout: Field<Millis>,
     pub grace: Field<Millis>,
+    /// One lookup of a column that holds a [`HealthCheck`], or null.
+    pub health_check: Option<Template>,
     pub retry: RetryPlan,
     /// Of an agent: what it knows lies in its workspace, so that it may start again from a
     /// checkpoint taken while it ran.
@@ -583,7 +588,31 @@ pub struct ResolvedStep {
     pub timeout: Millis,
     pub start_timeout: Millis,
     pub grace: Millis,
+    pub health_check: Option<HealthCheck>,
     pub grader: Option<GraderPlan>,
+}
+
+/// A command that has to succeed in a new sandbox before the step's own starts. Its time is part of
+/// the start timeout.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct HealthCheck {
+    /// Shell text.
+    pub command: String,
+    /// Between a failed try and the next.
+    #[serde(rename = "interval_ms")]
+    pub interval: Millis,
+    /// Of one try.
+    #[serde(rename = "timeout_ms")]
+    pub timeout: Millis,
+    /// So long at the start, failed tries do not count.
+    #[serde(rename = "start_period_ms")]
+    pub start_period: Millis,
+    /// As `interval`, while they do not count.
+    #[serde(rename = "start_interval_ms")]
+    pub start_interval: Millis,
+    /// Failed tries in a row that end it; at least 1.
+    pub retries: u32,
 }
 
 /// When an executor saves the workspace.

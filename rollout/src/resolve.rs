@@ -2,14 +2,15 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use serde::Deserialize as _;
 use serde_json::{Map, Value};
 use sha2::{Digest, Sha256};
 
 use crate::ids::{GroupId, JobId, RolloutId, StepIndex};
 use crate::name::Name;
 use crate::plan::{
-    CommandPlan, Field, FileContent, JobPlan, OUTPUT_PATHS_MAX, OutputDecl, OutputSource, Per, Piece,
-    ResolvedCheckpoint, ResolvedCommand, ResolvedContent, ResolvedFile, ResolvedStep, ResourcesPlan,
+    CommandPlan, Field, FileContent, HealthCheck, JobPlan, OUTPUT_PATHS_MAX, OutputDecl, OutputSource, Per,
+    Piece, ResolvedCheckpoint, ResolvedCommand, ResolvedContent, ResolvedFile, ResolvedStep, ResourcesPlan,
     SourcePlan, StepPlan, Template,
 };
 use crate::quantity::Resources;
@@ -108,6 +109,7 @@ pub(crate) fn step_templates(step: &StepPlan) -> impl Iterator<Item = &Template>
             SourcePlan::Paths(paths) => paths.as_slice(),
             SourcePlan::PathsOf(column) => std::slice::from_ref(column),
         }))
+        .chain(&step.health_check)
         .chain(&step.checkpoint.key)
         .chain(times)
         .chain(resources.iter().filter_map(per_row))
@@ -633,6 +635,7 @@ fn with_hash(
         timeout,
         start_timeout,
         grace,
+        health_check: faults.take(health_check(names, step), None)?,
         grader: step.grader.clone(),
     })
 }
@@ -652,6 +655,31 @@ fn layers(names: &Names<'_>, step: &StepPlan) -> Result<Vec<String>, ResolveErro
         Ok(text)
     };
     step.layers.iter().enumerate().map(layer).collect()
+}
+
+/// None: there is no such field, or the column is null.
+fn health_check(names: &Names<'_>, step: &StepPlan) -> Result<Option<HealthCheck>, ResolveError> {
+    let Some(column) = &step.health_check else { return Ok(None) };
+    let (found, shown_column) = names.column(column);
+    let wrong = |problem: String| {
+        let expected = "null, or an object with `command`, `interval_ms`, `timeout_ms`, `start_period_ms`, \
+                        `start_interval_ms` and `retries`";
+        bad(step, "health_check", format!("column `{shown_column}` holds {problem}"), expected)
+    };
+    let check = match found {
+        None => return Err(ResolveError::MissingColumn { column: shown_column }),
+        Some(Value::Null) => return Ok(None),
+        Some(value) => HealthCheck::deserialize(value)
+            .map_err(|error| wrong(format!("no health check: {}", shown(&error.to_string(), 200))))?,
+    };
+    match check.command.len() {
+        0 => Err(wrong("a health check without a command".to_owned())),
+        bytes if bytes > spec::SHELL_BYTES_MAX => {
+            Err(wrong(format!("a command of {bytes} bytes, at most {}", spec::SHELL_BYTES_MAX)))
+        }
+        _ if check.retries == 0 => Err(wrong("a health check without a try".to_owned())),
+        _ => Ok(Some(check)),
+    }
 }
 
 /// An output with its paths looked up.

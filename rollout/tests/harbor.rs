@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use rollout::plan::{JobPlan, Origin, OutputSource, ResolvedCommand, ResolvedStep, TREE_MEDIA_TYPE};
-use rollout::resolve::{Lookup, resolve_step};
+use rollout::resolve::{Lookup, resolve_step, row_problems};
 use rollout::spec;
 use rollout::{GroupId, JobId, RolloutId, StepIndex};
 use serde_json::{Map, Value, json};
@@ -31,7 +31,7 @@ fn row() -> Map<String, Value> {
         "user": "dev", "verifier_user": "root", "workdir": "/app",
         "agent_timeout": "1m30s", "verifier_timeout": "20s", "resources": {"request": sizes, "limit": sizes},
         "tests": layer("a"), "solution": layer("b"), "environment": layer("c"),
-        "artifacts": ["/app/out"], "environment_mode": "shared",
+        "artifacts": ["/app/out"], "environment_mode": "shared", "health_check": null,
     });
     let Value::Object(row) = row else { panic!("a map") };
     row
@@ -93,6 +93,41 @@ fn tests_and_solution_are_never_in_the_sandbox_of_the_agent() {
             let rest = format!("{:?}{:?}{:?}", step.files, step.env, step.command);
             assert!(!rest.contains("layer:"), "{rest}");
         }
+    }
+}
+
+#[test]
+fn the_sandbox_of_the_agent_waits_for_the_health_check_of_the_task() {
+    let plan = plan("{harbor: tasks, agent: oracle}", "");
+    let [agent, grade] = resolved(&plan);
+    assert_eq!((agent.health_check, grade.health_check), (None, None));
+
+    let check = json!({
+        "command": "pg_isready", "interval_ms": 5_000, "timeout_ms": 30_000, "start_period_ms": 0,
+        "start_interval_ms": 5_000, "retries": 3,
+    });
+    let with = |value: Value| {
+        let mut row = row();
+        row.insert("health_check".to_owned(), value);
+        row
+    };
+    assert!(row_problems(&plan, 0, &with(check.clone())).is_empty());
+    let group = GroupId { job: JobId::from_bits(0), index: 0 };
+    let rollout = Some(RolloutId { group, sample: 0, refill: 0 });
+    let row = with(check.clone());
+    let lookup = Lookup { row: &row, task_id: "t", group, epoch: 0, rollout };
+    let agent = resolve_step(&plan, StepIndex(0), &lookup, &BTreeMap::new()).unwrap();
+    assert_eq!(
+        agent.health_check.map(|check| (check.command, check.retries)),
+        Some(("pg_isready".into(), 3))
+    );
+
+    for (key, value) in [("retries", json!(0)), ("command", json!("")), ("comand", json!("x"))] {
+        let mut wrong = check.clone();
+        wrong[key] = value;
+        let problems = row_problems(&plan, 0, &with(wrong));
+        assert_eq!(problems.len(), 1, "{key}");
+        assert!(problems[0].problem.to_string().contains("health"), "{}", problems[0].problem);
     }
 }
 

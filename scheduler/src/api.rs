@@ -13,7 +13,8 @@ mod nodes;
 mod outlet;
 mod page;
 mod rollouts;
-mod submit;
+mod schedules;
+pub(crate) mod submit;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -31,10 +32,12 @@ use tonic::{Request, Response, Status, Streaming};
 pub(crate) use blob::CHUNK_BYTES_MAX;
 pub use error::{ApiCode, ApiError};
 
+use crate::clock::ScheduleClock;
 use crate::health::HealthBoard;
 use crate::inbox::{Commits, Inbox};
 use crate::jobs::Jobs;
 use crate::link::Links;
+use crate::schedules::Schedules;
 use crate::store::Reads;
 
 /// How long a client waits for a commit before it is told that the store is busy. What it asked
@@ -48,6 +51,8 @@ pub struct JobsService {
     pub(crate) blobs: BlobStore,
     pub(crate) links: Arc<Links>,
     pub(crate) inbox: Inbox,
+    pub(crate) schedules: Schedules,
+    pub(crate) schedule_clock: ScheduleClock,
     pub(crate) commits: watch::Receiver<Commits>,
     pub(crate) health: HealthBoard,
     pub(crate) counts: CountsCache,
@@ -139,6 +144,30 @@ impl v1::jobs_server::Jobs for JobsService {
     }
     async fn list_nodes(&self, _request: Request<v1::ListNodesRequest>) -> Reply<v1::ListNodesReply> {
         answer(nodes::list(self).await)
+    }
+    async fn list_schedules(
+        &self,
+        _request: Request<v1::ListSchedulesRequest>,
+    ) -> Reply<v1::ListSchedulesReply> {
+        answer(schedules::list(self).await)
+    }
+    async fn get_schedule(&self, request: Request<v1::GetScheduleRequest>) -> Reply<v1::Schedule> {
+        answer(schedules::get(self, &request.into_inner().schedule).await)
+    }
+    async fn set_schedule(&self, request: Request<v1::SetScheduleRequest>) -> Reply<v1::Schedule> {
+        answer(self.needs_yard())?;
+        answer(schedules::set(self, &request.into_inner()).await)
+    }
+    async fn remove_schedule(
+        &self,
+        request: Request<v1::RemoveScheduleRequest>,
+    ) -> Reply<v1::RemoveScheduleReply> {
+        answer(self.needs_yard())?;
+        answer(schedules::remove(self, &request.into_inner().schedule).await)
+    }
+    async fn fire_schedule(&self, request: Request<v1::FireScheduleRequest>) -> Reply<v1::FireScheduleReply> {
+        answer(self.needs_yard())?;
+        answer(schedules::fire(self, &request.into_inner()).await)
     }
 }
 

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use rollout::{Millis, Name};
 
+use crate::clock::ScheduleClock;
 use crate::store::CommitHook;
 
 /// [`Config::client_stall`] unless it is set.
@@ -34,6 +35,9 @@ pub struct Config {
     /// How long the reader of a log or the follower of a job may take nothing. Long: it may be a
     /// pager, and its place is one of a bounded number.
     pub reader_stall: Duration,
+    /// A clock for tests.
+    #[doc(hidden)]
+    pub schedule_clock: ScheduleClock,
     /// Faults for tests.
     #[doc(hidden)]
     pub commit_hook: Option<CommitHook>,
@@ -52,6 +56,7 @@ impl Config {
             reconcile_every: Duration::from_secs(5),
             client_stall: CLIENT_STALL_MAX,
             reader_stall: READER_STALL_MAX,
+            schedule_clock: ScheduleClock::default(),
             commit_hook: None,
         }
     }

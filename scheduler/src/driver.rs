@@ -20,7 +20,7 @@ use crate::clock;
 use crate::error::Error;
 use crate::health::HealthBoard;
 use crate::inbox::{
-    Commits, Inbox, Input, PASS_INPUTS_MAX, Question, Reported, Submission, SubmitRefused, Submitted,
+    Commits, Fired, Inbox, Input, PASS_INPUTS_MAX, Question, Reported, Submission, SubmitRefused, Submitted,
 };
 use crate::jobs::Jobs;
 use crate::link::Links;
@@ -264,6 +264,10 @@ impl Driver {
                 self.apply(pass, now, Event::GroupsSealed { groups });
                 pass.replies.push(Reply::Done(done));
             }
+            Input::Schedule { change, done } => {
+                pass.batch.schedules.push(change);
+                pass.replies.push(Reply::Done(done));
+            }
             Input::Ask(question) => pass.replies.push(Reply::Ask(question)),
         }
         Ok(())
@@ -272,7 +276,7 @@ impl Driver {
     /// Who owns a key is decided here, where the only writer is: by the store and by the
     /// submissions of the same pass.
     async fn submit(&mut self, pass: &mut Pass, now: Now, submission: Submission) {
-        let Submission { new_job, plan, resume, reply } = submission;
+        let Submission { new_job, plan, resume, fired, reply } = submission;
         let found = match self.find(&pass.keys, &pass.batch.new_jobs, &new_job, resume).await {
             Ok(found) => found,
             Err(error) => return drop(reply.send(Err(SubmitRefused::Store(error)))),
@@ -286,6 +290,13 @@ impl Driver {
                 let key = (job, new_job.request_hash.clone());
                 pass.keys.insert(new_job.idempotency_key.clone(), key);
                 pass.batch.new_jobs.push(new_job);
+                if let Some(Fired { change, replaces }) = fired {
+                    pass.batch.schedules.push(change);
+                    if let Some((job, reason)) = replaces {
+                        let code = FailureCode::Cancelled;
+                        self.apply(pass, now, Event::JobCancelled { job, code, reason });
+                    }
+                }
                 self.deadlines.add(job, plan.timeout, created_at, now);
                 self.apply(pass, now, Event::JobSubmitted { job, plan, groups_total, created_at });
                 pass.replies.push(Reply::Submitted(reply, Submitted { job, resumed: false }));

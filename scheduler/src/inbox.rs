@@ -9,7 +9,7 @@ use scheduler_core::{Cluster, Event, Now};
 use tokio::sync::{OwnedSemaphorePermit, mpsc, oneshot};
 
 use crate::error::Error;
-use crate::store::{NewJob, ShardRow};
+use crate::store::{NewJob, ScheduleChange, ShardRow};
 
 /// Inputs that may wait. Senders past it wait in turn.
 pub const INBOX_MAX: usize = 16_384;
@@ -64,6 +64,11 @@ pub enum Input {
         shards: Vec<ShardRow>,
         done: oneshot::Sender<()>,
     },
+    /// Schedules that were submitted, switched, removed or left out; answered after the commit.
+    Schedule {
+        change: ScheduleChange,
+        done: oneshot::Sender<()>,
+    },
     /// A question to the core, answered between two passes.
     Ask(Question),
 }
@@ -81,7 +86,16 @@ pub struct Submission {
     pub plan: Arc<JobPlan>,
     /// An unfinished job of the same spec and table root is as good.
     pub resume: bool,
+    /// Of a job that a schedule fired.
+    pub fired: Option<Fired>,
     pub reply: oneshot::Sender<Result<Submitted, SubmitRefused>>,
+}
+
+/// What is stored with the job of a fire.
+pub struct Fired {
+    pub change: ScheduleChange,
+    /// The job it takes the place of, and why.
+    pub replaces: Option<(JobId, String)>,
 }
 
 /// Stored, or found.
@@ -118,6 +132,7 @@ impl fmt::Debug for Input {
             Self::Submit(submission) => f.debug_tuple("Submit").field(&submission.new_job.job).finish(),
             Self::Cancel { job, .. } => f.debug_tuple("Cancel").field(job).finish(),
             Self::Sealed { groups, .. } => f.debug_tuple("Sealed").field(&groups.len()).finish(),
+            Self::Schedule { change, .. } => f.debug_tuple("Schedule").field(change).finish(),
             Self::Ask(_) => f.write_str("Ask"),
         }
     }

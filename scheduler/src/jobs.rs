@@ -1,6 +1,8 @@
 //! What is known of a job beside its state: its plan, its client files and its task rows. Made
 //! from the stored document, kept while it is used.
 
+mod cache;
+
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -16,9 +18,10 @@ use sha2::{Digest, Sha256};
 use crate::error::Error;
 use crate::rows::{Row, RowsError, TaskRows};
 use crate::store::{JobRow, Reads, success_at};
+use cache::Cache;
 
-/// Jobs kept; past it the least recently used go and are read again when asked for.
-const CACHE_MAX: usize = 256;
+/// Bytes of the index of one task row.
+const ROW_INDEX_BYTES: usize = 8;
 /// Between a try to read task rows that failed and the next.
 const READ_BACKOFF_FIRST: Duration = Duration::from_millis(100);
 const READ_BACKOFF_MAX: Duration = Duration::from_secs(10);
@@ -31,12 +34,19 @@ pub struct JobFacts {
     /// Path as written in the spec -> sha256.
     pub files: BTreeMap<String, String>,
     pub rows: TaskRows,
+    /// Of its document.
+    pub document_bytes: usize,
 }
 
 impl JobFacts {
     /// Rows that run in one epoch.
     fn rows_len(&self) -> u32 {
         self.rows.selection().len().max(1)
+    }
+
+    /// What its share of the memory goes with.
+    fn bytes(&self) -> usize {
+        self.rows.indexed().saturating_mul(ROW_INDEX_BYTES).saturating_add(self.document_bytes)
     }
 
     /// Pass over the task set that expansion `index` belongs to.
@@ -148,13 +158,7 @@ pub struct Jobs(Arc<Inner>);
 struct Inner {
     reads: Reads,
     blobs: BlobStore,
-    cache: Mutex<Cache>,
-}
-
-#[derive(Debug, Default)]
-struct Cache {
-    uses: u64,
-    jobs: BTreeMap<JobId, (u64, Arc<JobFacts>)>,
+    cache: Mutex<Cache<Arc<JobFacts>>>,
 }
 
 impl Jobs {
@@ -167,24 +171,12 @@ impl Jobs {
     }
 
     fn known(&self, job: JobId) -> Option<Arc<JobFacts>> {
-        let mut cache = self.0.cache.lock().unwrap_or_else(PoisonError::into_inner);
-        cache.uses += 1;
-        let uses = cache.uses;
-        let (used, facts) = cache.jobs.get_mut(&job)?;
-        *used = uses;
-        Some(facts.clone())
+        self.0.cache.lock().unwrap_or_else(PoisonError::into_inner).get(job)
     }
 
     pub fn insert(&self, facts: Arc<JobFacts>) {
-        let mut cache = self.0.cache.lock().unwrap_or_else(PoisonError::into_inner);
-        cache.uses += 1;
-        let uses = cache.uses;
-        if cache.jobs.len() >= CACHE_MAX
-            && let Some(oldest) = cache.jobs.iter().min_by_key(|(_, (used, _))| *used).map(|(job, _)| *job)
-        {
-            cache.jobs.remove(&oldest);
-        }
-        cache.jobs.insert(facts.job, (uses, facts));
+        let (job, bytes) = (facts.job, facts.bytes());
+        self.0.cache.lock().unwrap_or_else(PoisonError::into_inner).insert(job, bytes, facts);
     }
 
     /// None if no such job is stored.
@@ -272,7 +264,8 @@ fn made(
     };
     let rows = TaskRows::open(&plan, &files, blobs)
         .map_err(|source| Error::Rows { job: row.job, source: Box::new(source) })?;
-    Ok(JobFacts { job: row.job, plan: Arc::new(plan), table_root: row.table_root.clone(), files, rows })
+    let (plan, document_bytes) = (Arc::new(plan), document.len());
+    Ok(JobFacts { job: row.job, plan, table_root: row.table_root.clone(), files, rows, document_bytes })
 }
 
 #[cfg(test)]

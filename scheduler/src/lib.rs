@@ -24,11 +24,13 @@ mod reader;
 mod recorder;
 mod route;
 mod rows;
+mod schedules;
 mod service;
 pub mod store;
 mod sums;
 
 pub use api::ApiCode;
+pub use clock::ScheduleClock;
 pub use config::Config;
 pub use error::Error;
 pub use link::CloseCode;

@@ -25,6 +25,7 @@ use crate::health::HealthBoard;
 use crate::inbox::{Commits, Inbox};
 use crate::jobs::Jobs;
 use crate::listener::Connection;
+use crate::schedules::Schedules;
 use crate::store;
 
 /// An open data directory.
@@ -49,8 +50,9 @@ impl Reader {
         let blobs = opened.await.map_err(|error| Error::Panicked { task: error.to_string() })??;
 
         let (stop, tasks) = (CancellationToken::new(), TaskTracker::new());
-        // Nobody is behind these two: what needs a driver is answered without or refused.
+        // Nobody is behind these: what needs a driver is answered without or refused.
         let (inbox, _) = Inbox::new();
+        let (schedules, _) = Schedules::new();
         let (_, commits) = watch::channel(Commits { seq: 0, jobs_ended: 0 });
         let service = JobsService {
             jobs: Jobs::new(reads.clone(), blobs.clone()),
@@ -58,6 +60,8 @@ impl Reader {
             blobs,
             links: std::sync::Arc::default(),
             inbox,
+            schedules,
+            schedule_clock: config.schedule_clock.clone(),
             commits,
             health: HealthBoard::new(),
             counts: CountsCache::default(),

@@ -83,6 +83,14 @@ impl TaskRows {
         &self.selection
     }
 
+    /// Rows of a file, whether or not they run: each has its place in an index.
+    pub fn indexed(&self) -> usize {
+        match &self.source {
+            Source::Inline => 0,
+            Source::File { file, .. } => file.len(),
+        }
+    }
+
     /// Row `index` of the task set, whether or not it runs. Blocks on the disk.
     pub fn row(&self, plan: &JobPlan, index: u32) -> Result<Row, RowsError> {
         self.source.row(plan, index)

@@ -27,6 +27,7 @@ use crate::listener::{Connection, Listener};
 use crate::lock::DataDirLock;
 use crate::recorder::Recorder;
 use crate::route::{CALLS_PER_CONNECTION_MAX, Route};
+use crate::schedules::{Keeper, Schedules};
 use crate::store;
 
 /// Connections accepted and not yet served.
@@ -125,6 +126,17 @@ impl Scheduler {
             deadlines,
             restored,
         };
+        let (schedules, asks) = Schedules::new();
+        let keeper = Keeper::open(
+            jobs.clone(),
+            blobs.clone(),
+            inbox.clone(),
+            committed.clone(),
+            config.schedule_clock.clone(),
+            asks,
+            stop.clone(),
+        );
+        let keeper = keeper.await?;
         let recorder = Recorder {
             jobs: jobs.clone(),
             blobs: blobs.clone(),
@@ -153,6 +165,8 @@ impl Scheduler {
             blobs,
             links,
             inbox,
+            schedules,
+            schedule_clock: config.schedule_clock.clone(),
             commits: committed,
             health,
             counts: CountsCache::default(),
@@ -167,7 +181,7 @@ impl Scheduler {
             }
         }
         let urls = listeners.iter().map(Listener::url).collect();
-        let parts = Parts { driver, recorder, nodes_service, jobs_service, listeners, tasks, lock };
+        let parts = Parts { driver, recorder, keeper, nodes_service, jobs_service, listeners, tasks, lock };
         let main = tokio::spawn(parts.run(stop.clone()));
         Ok(Handle { urls, stop, main })
     }
@@ -199,6 +213,7 @@ async fn restore(jobs: &Jobs, deadlines: &mut Deadlines, now: Now) -> Result<Sna
 struct Parts {
     driver: Driver,
     recorder: Recorder,
+    keeper: Keeper,
     nodes_service: NodesService,
     jobs_service: JobsService,
     listeners: Vec<Listener>,
@@ -209,8 +224,9 @@ struct Parts {
 impl Parts {
     /// The driver's end is the scheduler's end; everything else follows.
     async fn run(self, stop: CancellationToken) -> Result<(), Error> {
-        let Self { driver, recorder, nodes_service, jobs_service, listeners, tasks, lock } = self;
+        let Self { driver, recorder, keeper, nodes_service, jobs_service, listeners, tasks, lock } = self;
         let recorder = tokio::spawn(recorder.run());
+        let keeper = tokio::spawn(keeper.run());
         let incoming = accept(listeners, &tasks, &stop);
         let route = Route::new(nodes_service, jobs_service);
         let server = Server::builder()
@@ -242,6 +258,7 @@ impl Parts {
                 let _ = (&mut server).await;
             }
             let _ = recorder.await;
+            let _ = keeper.await;
             tasks.wait().await;
         };
         if tokio::time::timeout(SHUTDOWN_GRACE, rest).await.is_err() {

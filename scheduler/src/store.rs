@@ -13,6 +13,7 @@ mod open;
 mod read;
 mod restore;
 mod row;
+mod schedules;
 mod writer;
 
 use std::time::Duration;
@@ -23,6 +24,7 @@ pub use fold::{Batch, NewJob, ShardRow, StoredFile};
 pub use groups::{ClosedGroup, EndedAttempt, GroupRows, MemberRow};
 pub use open::{DATABASE_FILE, open, open_read_only};
 pub use read::{AttemptRow, Failures, JobCounts, JobRow, NodeRow, RolloutRow};
+pub use schedules::{Fire, NewSchedule, ScheduleChange, ScheduleRow};
 
 pub(crate) use restore::success_at;
 pub use writer::{CommitError, CommitHook, CommitPoint, InjectedFault, Writer};

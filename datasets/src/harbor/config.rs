@@ -88,11 +88,23 @@ pub(super) struct Environment {
     pub env: BTreeMap<String, String>,
     pub skills_dir: Option<String>,
     pub workdir: Option<String>,
-    pub healthcheck: Option<toml::Value>,
+    pub healthcheck: Option<HealthCheck>,
     pub network_mode: Option<NetworkMode>,
     pub allowed_hosts: Option<Vec<String>>,
     /// Before 1.4: what `network_mode` says now.
     pub allow_internet: Option<bool>,
+}
+
+/// As Docker means it; so do the defaults.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct HealthCheck {
+    pub command: String,
+    pub interval_sec: Option<f64>,
+    pub timeout_sec: Option<f64>,
+    pub start_period_sec: Option<f64>,
+    pub start_interval_sec: Option<f64>,
+    pub retries: Option<u32>,
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -173,7 +185,6 @@ impl Config {
                 self.environment.mcp_servers.as_ref().is_some_and(|all| !all.is_empty()),
             ),
             ("environment.skills_dir", self.environment.skills_dir.is_some()),
-            ("environment.healthcheck", self.environment.healthcheck.is_some()),
             ("verifier.environment", self.verifier.environment.is_some()),
             ("verifier.collect", self.verifier.collect.as_ref().is_some_and(|all| !all.is_empty())),
         ];

@@ -8,11 +8,16 @@ use rollout::time::Millis;
 use serde_json::{Map, Value, json};
 
 use super::Fault;
-use super::config::{Artifact, ArtifactTable, Config, User};
+use super::config::{Artifact, ArtifactTable, Config, HealthCheck, User};
 
 /// Where Harbor leaves a deadline open.
 const AGENT_TIMEOUT_SEC: f64 = 600.0;
 const VERIFIER_TIMEOUT_SEC: f64 = 600.0;
+/// Where a task leaves its health check open.
+const CHECK_INTERVAL_SEC: f64 = 5.0;
+const CHECK_TIMEOUT_SEC: f64 = 30.0;
+const CHECK_START_INTERVAL_SEC: f64 = 5.0;
+const CHECK_RETRIES: u32 = 3;
 /// Harbor runs everything as the user of the image, which is root.
 const USER: &str = "root";
 const WORKDIR: &str = "/workspace";
@@ -46,6 +51,7 @@ pub(super) fn of(name: &str, config: &Config, instruction: String) -> Result<Map
     set("agent_timeout", timeout("agent", config.agent.timeout_sec, AGENT_TIMEOUT_SEC)?.into());
     set("verifier_timeout", timeout("verifier", config.verifier.timeout_sec, VERIFIER_TIMEOUT_SEC)?.into());
     set("resources", resources(config)?);
+    set("health_check", health_check(config)?);
     set("artifacts", artifacts(config)?);
     set("environment_mode", config.mode().as_str().into());
     for tree in super::TREES {
@@ -138,6 +144,27 @@ fn resources(config: &Config) -> Result<Value, Fault> {
         Value::Object(entries.collect())
     };
     Ok(json!({"request": side(REQUEST), "limit": side(LIMIT)}))
+}
+
+/// Null if there is none.
+fn health_check(config: &Config) -> Result<Value, Fault> {
+    let Some(check) = &config.environment.healthcheck else { return Ok(Value::Null) };
+    let time = |key: &str, seconds: Option<f64>, default: f64| {
+        let seconds = seconds.unwrap_or(default);
+        let none = (seconds == 0.0).then_some(0);
+        let bad = || Fault::bad(format!("`environment.healthcheck.{key}` is {seconds}"));
+        none.or_else(|| milli(seconds)).ok_or_else(bad)
+    };
+    let HealthCheck { command, interval_sec, timeout_sec, start_period_sec, start_interval_sec, retries } =
+        check;
+    Ok(json!({
+        "command": command,
+        "interval_ms": time("interval_sec", *interval_sec, CHECK_INTERVAL_SEC)?,
+        "timeout_ms": time("timeout_sec", *timeout_sec, CHECK_TIMEOUT_SEC)?,
+        "start_period_ms": time("start_period_sec", *start_period_sec, 0.0)?,
+        "start_interval_ms": time("start_interval_sec", *start_interval_sec, CHECK_START_INTERVAL_SEC)?,
+        "retries": retries.unwrap_or(CHECK_RETRIES),
+    }))
 }
 
 fn artifacts(config: &Config) -> Result<Value, Fault> {

@@ -12,7 +12,7 @@ use rollout::reward::RewardProblem;
 use tokio::sync::{oneshot, watch};
 use tokio::time::Instant;
 
-use super::{Tools, destroy, killed};
+use super::{Tools, destroy, health, killed};
 use crate::clock::elapsed;
 use crate::grading;
 use crate::lifecycle::{Kill, Order, Refusal, RefusalClass};
@@ -58,12 +58,17 @@ pub(super) async fn prepare(
         made.map_err(io::Error::other)
             .and_then(|made| made)
             .map_err(|error| storage_failed(&StorageError::capture(dir, error)))?;
+        let is_new = slot.is_none();
         obtain(tools, order, slot, sandbox_id).await?;
         let Some(sandbox) = slot.as_deref() else {
             return Err(failed(FailureCode::StartFailed, "the backend gave no sandbox".to_owned()));
         };
         place_files(tools, order, sandbox, dir).await?;
         place_inputs(tools, order, sandbox, dir).await?;
+        // What goes on in a live sandbox was ready before.
+        if let Some(check) = order.step.health_check.as_ref().filter(|_| is_new) {
+            health::ready(sandbox, order, check, dir).await.map_err(Unready::Failed)?;
+        }
         match &order.step.grader {
             None => Ok(None),
             Some(plan) => grading::prepare(sandbox, &order.step, plan).await.map_err(|e| file_failed(&e)),

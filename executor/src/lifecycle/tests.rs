@@ -48,6 +48,7 @@ fn order(attempt: AttemptId, generation: u64) -> Order {
         timeout: Millis(1000),
         start_timeout: Millis(1000),
         grace: Millis(0),
+        health_check: None,
         grader: None,
     };
     let generation = Generation(generation);

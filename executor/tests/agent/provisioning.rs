@@ -247,3 +247,47 @@ async fn the_node_has_the_last_word_on_its_room() {
     assert!(refused.message.contains("step.kind"), "{}", refused.message);
     yard.stop().await;
 }
+
+fn checked(sample: u32, check: &str, retries: u32) -> v1::StartAttempt {
+    let mut order = order("run", "exit 0");
+    order.attempt = Some(attempt(sample, 0));
+    order.step.as_mut().unwrap().health_check = Some(v1::HealthCheck {
+        command: check.to_owned(),
+        interval_ms: 1,
+        timeout_ms: 60_000,
+        start_period_ms: 0,
+        start_interval_ms: 1,
+        retries,
+    });
+    order
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_step_starts_once_its_sandbox_is_healthy() {
+    let mut yard = Yard::start().await;
+    let outcome = yard.run(checked(0, "exit 0", 3)).await;
+    assert_eq!((outcome.failure, outcome.exit_code), (None, Some(0)));
+    assert_eq!(yard.backend.state().spawned.len(), 2);
+
+    let outcome = yard.run(checked(1, "out no; exit 3", 3)).await;
+    let failure = outcome.failure.unwrap();
+    assert_eq!((failure.code.as_str(), failure.domain.as_str()), ("start_failed", "sandbox"));
+    assert!(
+        failure.message.contains("the health check failed 3 times, at last: it exited with code 3: no"),
+        "{}",
+        failure.message
+    );
+    // The step itself was never spawned.
+    assert_eq!((yard.backend.state().spawned.len(), outcome.exit_code), (5, None));
+    yard.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_health_check_counts_in_the_start_timeout() {
+    let mut yard = Yard::start().await;
+    let mut order = checked(0, "exit 1", u32::MAX);
+    order.step.as_mut().unwrap().start_timeout_ms = 200;
+    let failure = yard.run(order).await.failure.unwrap();
+    assert_eq!(failure.code, "start_timeout", "{}", failure.message);
+    yard.stop().await;
+}

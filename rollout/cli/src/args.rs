@@ -114,6 +114,9 @@ pub enum Command {
     Cancel(Cancel),
     /// Copy sealed tables into files that other programs read
     Export(Export),
+    /// What the yard runs again and again: specs with `schedule`
+    #[command(subcommand)]
+    Schedule(ScheduleCommand),
     /// List the nodes of the yard
     Nodes,
     /// Say what this host can and cannot enforce
@@ -227,7 +230,7 @@ pub struct Submit {
     /// Print what would be run and stop
     #[arg(long)]
     pub dry_run: bool,
-    /// Wait for the end and print the summary
+    /// Wait for the end and print the summary; of a schedule there is none
     #[arg(long, conflicts_with = "dry_run")]
     pub wait: bool,
     /// Go on with an unfinished job of the same spec, if there is one
@@ -331,6 +334,37 @@ pub struct Cancel {
     /// Kept with the job
     #[arg(long, default_value = "cancelled by the user")]
     pub reason: String,
+}
+
+#[derive(Debug, Subcommand)]
+pub enum ScheduleCommand {
+    /// List the schedules
+    Ls,
+    /// Show a schedule with its next fire times
+    Show(NamedSchedule),
+    /// Let it fire
+    Enable(NamedSchedule),
+    /// Keep it from firing; its jobs go on
+    Disable(NamedSchedule),
+    /// Remove it; its jobs go on
+    Rm(NamedSchedule),
+    /// Do now what a fire time does, whether it is enabled or not
+    Fire(FireSchedule),
+}
+
+#[derive(Debug, Args)]
+pub struct NamedSchedule {
+    /// Its name, or its id where several projects have one of that name
+    pub schedule: String,
+}
+
+#[derive(Debug, Args)]
+pub struct FireSchedule {
+    /// Its name, or its id where several projects have one of that name
+    pub schedule: String,
+    /// The same key fires once, however often it is sent [default: a fresh one]
+    #[arg(long, value_name = "KEY")]
+    pub idempotency_key: Option<String>,
 }
 
 #[derive(Debug, Args)]

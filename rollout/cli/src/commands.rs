@@ -8,6 +8,7 @@ mod logs;
 pub mod matrix;
 mod reference;
 mod run;
+mod schedule;
 mod services;
 mod specs;
 mod wait;
@@ -136,6 +137,7 @@ pub async fn dispatch(cli: Cli, context: &Context) -> Result<ExitStatus, Error> 
         Command::Artifact(args) => artifact::artifact(context, &args).await,
         Command::Cancel(args) => jobs::cancel(context, &args).await,
         Command::Export(args) => export::export(context, &args).await,
+        Command::Schedule(command) => schedule::schedule(context, &command).await,
         Command::Nodes => jobs::nodes(context).await,
         Command::Doctor => services::doctor(context),
         Command::Reference => reference::reference(),

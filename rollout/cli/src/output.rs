@@ -5,6 +5,7 @@ pub mod human;
 pub mod json;
 pub mod quiet;
 mod report;
+mod schedules;
 pub mod table;
 
 use executor::doctor::Report;
@@ -14,7 +15,9 @@ use crate::args::OutputFormat;
 use crate::commands::matrix::CellJob;
 use crate::spec::{DryRun, Finding};
 use crate::summary::Summary;
-use crate::view::{Explanation, Exported, Job, Node, Rollout, RolloutSteps, Submitted};
+use crate::view::{
+    Explanation, Exported, FiredSchedule, Job, Node, Rollout, RolloutSteps, Schedule, Scheduled, Submitted,
+};
 
 /// Renders what a command found. The text ends with a line end, or is empty.
 pub trait Output: std::fmt::Debug + Send + Sync {
@@ -26,6 +29,11 @@ pub trait Output: std::fmt::Debug + Send + Sync {
     fn exported(&self, exported: &[Exported]) -> String;
     fn explanation(&self, explanation: &Explanation) -> String;
     fn submitted(&self, submitted: &Submitted) -> String;
+    fn scheduled(&self, scheduled: &Scheduled) -> String;
+    fn schedules(&self, schedules: &[Schedule]) -> String;
+    fn schedule(&self, schedule: &Schedule) -> String;
+    fn fired_schedule(&self, fired: &FiredSchedule) -> String;
+    fn removed_schedule(&self, id: &str) -> String;
     /// The jobs of a matrix.
     fn cells(&self, cells: &[CellJob]) -> String;
     fn summary(&self, summary: &Summary) -> String;

@@ -3,7 +3,9 @@
 use std::io::Read;
 use std::path::{Component, Path, PathBuf};
 
+use rollout::Timestamp;
 use rollout::plan::{JobPlan, Piece, Template};
+use rollout::schedule::ScheduleDescription;
 pub use rollout::spec::Diagnostic as Finding;
 use rollout::spec::{Description, Severity, TEXT_BYTES_MAX};
 use rollout::text::shown;
@@ -158,12 +160,18 @@ fn written(template: &Template) -> String {
 pub struct DryRun {
     #[serde(flatten)]
     pub plan: Description,
+    /// When a yard would run it; none: once, now.
+    pub schedule: Option<ScheduleDescription>,
     pub warnings: Vec<Finding>,
 }
 
 impl DryRun {
-    pub fn of(plan: &JobPlan, rows: u64, checked: &Checked) -> Self {
-        Self { plan: rollout::spec::describe(plan, rows), warnings: checked.findings.clone() }
+    pub fn of(plan: &JobPlan, rows: u64, checked: &Checked, now: Timestamp) -> Self {
+        Self {
+            plan: rollout::spec::describe(plan, rows),
+            schedule: plan.schedule.as_ref().map(|schedule| schedule.describe(now)),
+            warnings: checked.findings.clone(),
+        }
     }
 }
 

@@ -199,6 +199,78 @@ pub struct Submitted {
     pub warnings: Vec<serde_json::Value>,
 }
 
+/// A spec with a schedule, kept.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Scheduled {
+    pub schedule: Schedule,
+    /// It took the place of the one of its name.
+    pub replaced: bool,
+    pub warnings: Vec<serde_json::Value>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Schedule {
+    pub id: String,
+    pub name: String,
+    pub project: Option<String>,
+    pub cron: String,
+    pub timezone: String,
+    pub enabled: bool,
+    pub overlap: String,
+    pub catch_up: bool,
+    pub spec_hash: String,
+    pub created_at_us: i64,
+    /// Whether it is enabled or not.
+    pub next_at_us: Vec<i64>,
+    /// The same, as the clocks of the zone show them.
+    pub next: Vec<String>,
+    pub last_fire_at_us: Option<i64>,
+    pub last_job: Option<String>,
+    /// Of the fire that waits for the end of the last job.
+    pub waiting_at_us: Option<i64>,
+    pub fired: u64,
+    pub skipped: u64,
+    pub missed: u64,
+    pub failed: u64,
+    /// Of the last fire that started no job; empty: none.
+    pub problem: String,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct FiredSchedule {
+    /// `started`, `waits` or `skipped`.
+    pub result: String,
+    pub job: Option<String>,
+    pub schedule: Schedule,
+}
+
+impl From<v1::Schedule> for Schedule {
+    fn from(row: v1::Schedule) -> Self {
+        Self {
+            id: row.id,
+            name: row.name,
+            project: Some(row.project).filter(|project| !project.is_empty()),
+            cron: row.cron,
+            timezone: row.timezone,
+            enabled: row.enabled,
+            overlap: row.overlap,
+            catch_up: row.catch_up,
+            spec_hash: row.spec_hash,
+            created_at_us: row.created_at_us,
+            next_at_us: row.next_at_us,
+            next: row.next,
+            last_fire_at_us: row.last_fire_at_us,
+            last_job: row.last_job,
+            waiting_at_us: row.waiting_at_us,
+            fired: row.fired,
+            skipped: row.skipped,
+            missed: row.missed,
+            failed: row.failed,
+            problem: row.problem,
+        }
+    }
+}
+
 /// What `show` shows of a rollout.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct RolloutSteps {

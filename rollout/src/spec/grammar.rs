@@ -8,6 +8,7 @@ use super::tables::{
     MOUNTED_OVER, PATH_BYTES_MAX, SHELL_BYTES_MAX, WORKDIR_BYTES_MAX, WORKDIR_PART_BYTES_MAX,
 };
 use crate::checkpoint::{LAYER_PREFIX, Layer};
+use crate::cron::CronLine;
 use crate::name::Name;
 use crate::quantity::{Bytes, MilliCpu, whole};
 use crate::time::{DURATION_MAX, Millis};
@@ -62,10 +63,10 @@ pub(crate) fn check(grammar: Grammar, text: &str, plain: bool) -> Result<(), Mis
         Grammar::Bytes => quantity::<Bytes>(text),
         Grammar::Duration { min, max } => duration(text, min, max),
         Grammar::Trigger => trigger(text),
-        Grammar::Cron => super::schedule::cron(text).map_err(|expected| Mismatch {
+        Grammar::Cron => text.parse::<CronLine>().map(drop).map_err(|expected| Mismatch {
             code: DiagnosticCode::BadCron,
             message: format!("{} is not a cron line", quoted(text)),
-            expected,
+            expected: expected.to_string(),
         }),
         Grammar::Timezone => text.parse::<chrono_tz::Tz>().map(drop).map_err(|_| Mismatch {
             code: DiagnosticCode::BadCron,

@@ -57,6 +57,7 @@ impl HarborSteps {
         self.take("workdir", &["workdir: ${row.workdir}"], lines);
         self.take("timeout", &["timeout: ${row.agent_timeout}"], lines);
         self.take("resources", RESOURCES, lines);
+        self.take("health_check", &["health_check: ${row.health_check}"], lines);
         if self.mode == EnvironmentMode::Separate {
             lines.push("    outputs: [{name: artifacts, paths: \"${row.artifacts}\"}]".to_owned());
         }

@@ -10,7 +10,7 @@ use super::tasks;
 use super::tree::{Node, Span, item_path};
 use super::view::View;
 use super::walk::Scope;
-use super::{matrix, models};
+use super::{matrix, models, schedule};
 use crate::expression;
 use crate::ids::StepIndex;
 use crate::plan::{
@@ -52,6 +52,7 @@ pub(crate) fn read(
     let tasks = tasks::read(&job, generated, sink);
     let output = output(&job, scope, &models, sink);
     let matrix = matrix::read(&job, sink);
+    let schedule = schedule::read(&job, sink);
     let steps = steps::read(&job, sink);
     models::check_uses(&job, &steps.docs, &models, sink);
     warn_steps(&job, &steps, &models, sink);
@@ -68,6 +69,7 @@ pub(crate) fn read(
         steps: steps.plan?,
         output: output?,
         matrix,
+        schedule,
         timeout: job.text("timeout").map_or(Some(None), |text| text.parse().ok().map(Some))?,
         spec_hash: spec_hash(root),
     };

@@ -99,6 +99,7 @@ pub(crate) fn read(doc: &StepDoc<'_>, sink: &mut Sink) -> Option<StepPlan> {
         timeout: time(all, "timeout", TIMEOUT)?,
         start_timeout: time(all, "start_timeout", START_TIMEOUT)?,
         grace: time(all, "grace", GRACE)?,
+        health_check: health_check(all, sink),
         retry: retry?,
         resume: doc.own.object("agent").is_some_and(|agent| agent.text("resume") == Some("true")),
         grader,
@@ -131,6 +132,10 @@ fn env_column(all: &Layered<'_>, sink: &mut Sink) -> Option<Template> {
     let mut own = all.layers().iter().filter_map(|layer| layer.find("env"));
     let found = own.find(|found| found.node.text().is_some())?;
     column(&found, "an object, such as \"${row.env}\"", sink)
+}
+
+fn health_check(all: &Layered<'_>, sink: &mut Sink) -> Option<Template> {
+    column(&all.find("health_check")?, "a health check, such as \"${row.health_check}\"", sink)
 }
 
 /// The one lookup of a column that a field holds; none if it is no lookup at all, which has been

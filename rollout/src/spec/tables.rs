@@ -127,8 +127,7 @@ pub(crate) static JOB: Object = Object::new(
         .later("no `secrets`"),
         field("steps", Shape::List { of: &STEP_SHAPE, min: 1, max: STEPS_MAX }, "The steps of one rollout."),
         field("output", Shape::Object(&OUTPUT), "Where the rows go."),
-        field("schedule", Shape::Object(&SCHEDULE), "Submit again and again.")
-            .later("no `schedule`; submit from a cron job of yours"),
+        field("schedule", Shape::Object(&SCHEDULE), "Run the job again and again, at set times."),
         field("matrix", Shape::Object(&MATRIX), "One job per combination of values."),
         field("timeout", duration(SECOND, DURATION_MAX), "Wall time of the whole job."),
     ],
@@ -393,6 +392,11 @@ static STEP_FIELDS: &[Field] = &[
         "grace",
         looked_up(Grammar::Duration { min: ZERO, max: MINUTE }, Known::Group),
         "Between SIGTERM and the kill; default 5s.",
+    ),
+    field(
+        "health_check",
+        looked_up(Grammar::RowColumn, Known::Group),
+        "One lookup of a column that holds a command which has to succeed before the step starts, or null.",
     ),
     field("retry", Shape::Object(&RETRY), "Tries after infrastructure failures."),
 ];

@@ -7,8 +7,8 @@ use rollout::checkpoint::{Checkpoint, LAYERS_MAX, Layer};
 use rollout::failure::{Domain, Failure};
 use rollout::outcome::{Artifact, Captured, Outcome, Reward, Times, Usage};
 use rollout::plan::{
-    GraderPlan, OUTPUT_PATHS_MAX, OnAgentTimeout, OnGraderTimeout, OutputDecl, OutputSource, Per,
-    ResolvedCheckpoint, ResolvedCommand, ResolvedContent, ResolvedFile, ResolvedStep, RewardSource,
+    GraderPlan, HealthCheck, OUTPUT_PATHS_MAX, OnAgentTimeout, OnGraderTimeout, OutputDecl, OutputSource,
+    Per, ResolvedCheckpoint, ResolvedCommand, ResolvedContent, ResolvedFile, ResolvedStep, RewardSource,
     STEPS_MAX, StepKind,
 };
 use rollout::quantity::{Limit, Request};
@@ -107,6 +107,14 @@ pub fn step(message: &v1::Step) -> Result<ResolvedStep, WireError> {
         timeout: Millis(message.timeout_ms),
         start_timeout: Millis(message.start_timeout_ms),
         grace: Millis(message.grace_ms),
+        health_check: message.health_check.as_ref().map(|check| HealthCheck {
+            command: check.command.clone(),
+            interval: Millis(check.interval_ms),
+            timeout: Millis(check.timeout_ms),
+            start_period: Millis(check.start_period_ms),
+            start_interval: Millis(check.start_interval_ms),
+            retries: check.retries,
+        }),
         grader: message.grader.as_ref().map(grader).transpose()?,
         per: match message.per.as_str() {
             "rollout" => Per::Rollout,

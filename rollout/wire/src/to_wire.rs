@@ -63,6 +63,14 @@ pub fn step(step: &ResolvedStep) -> v1::Step {
         .to_owned(),
         checkpoint_after: step.checkpoint.after,
         checkpoint_every_ms: step.checkpoint.every.map(|every| every.0),
+        health_check: step.health_check.as_ref().map(|check| v1::HealthCheck {
+            command: check.command.clone(),
+            interval_ms: check.interval.0,
+            timeout_ms: check.timeout.0,
+            start_period_ms: check.start_period.0,
+            start_interval_ms: check.start_interval.0,
+            retries: check.retries,
+        }),
     }
 }
 

@@ -14,6 +14,7 @@
 
 mod attempt;
 mod breaker;
+pub mod cadence;
 mod check;
 mod cluster;
 pub mod command;

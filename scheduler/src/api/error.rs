@@ -83,6 +83,8 @@ codes! {
     UnknownCall "unknown_call" Unimplemented;
     /// The client sent or took nothing for too long.
     ClientTooSlow "client_too_slow" DeadlineExceeded;
+    /// The yard keeps as many schedules as it may.
+    TooManySchedules "too_many_schedules" ResourceExhausted;
     /// The store has not taken the change yet; it may still do so.
     StoreBusy "store_busy" Unavailable;
     /// The store or the blob store failed.
@@ -103,21 +105,21 @@ pub struct ApiError {
 }
 
 impl ApiError {
-    pub(super) fn new(code: ApiCode, message: impl Into<String>) -> Self {
+    pub(crate) fn new(code: ApiCode, message: impl Into<String>) -> Self {
         Self { code, message: message.into(), hint: None, details: Vec::new() }
     }
 
-    pub(super) fn hint(mut self, hint: impl Into<String>) -> Self {
+    pub(crate) fn hint(mut self, hint: impl Into<String>) -> Self {
         self.hint = Some(hint.into());
         self
     }
 
     /// The same for what never existed, what is gone and what is not even an id.
-    pub(super) fn not_found(kind: &str, text: &str) -> Self {
+    pub(crate) fn not_found(kind: &str, text: &str) -> Self {
         Self::new(ApiCode::NotFound, format!("no {kind} `{}`", shown(text, SHOWN_CHARS_MAX)))
     }
 
-    pub(super) fn bad_request(field: &str, problem: impl std::fmt::Display) -> Self {
+    pub(crate) fn bad_request(field: &str, problem: impl std::fmt::Display) -> Self {
         Self::new(ApiCode::BadRequest, format!("field `{field}`: {problem}"))
     }
 

@@ -1,9 +1,11 @@
 //! `Submit`: everything that can be wrong is found before anything is stored.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Display;
 use std::path::{Component, Path};
 use std::sync::Arc;
 
+use blobs::BlobStore;
 use rand::Rng;
 use rollout::plan::{Filter, JobPlan};
 use rollout::{JobId, resolve};
@@ -11,7 +13,7 @@ use rollout_wire::v1;
 use sha2::{Digest, Sha256};
 use tokio::sync::oneshot;
 
-use super::{ApiCode, ApiError, JobsService, blob, error, jobs};
+use super::{ApiCode, ApiError, JobsService, blob, error, jobs, schedules};
 use crate::clock;
 use crate::inbox::{Input, Submission, SubmitRefused, Submitted};
 use crate::jobs::JobFacts;
@@ -45,47 +47,87 @@ pub(super) async fn submit(
     // A repeated submit need not read its rows again; the driver decides all the same.
     if let Some(row) = service.reads.job_by_key(&request.idempotency_key).await? {
         if row.request_hash != request_hash {
-            return Err(key_in_use(&request.idempotency_key, row.job));
+            return Err(key_in_use(&request.idempotency_key, format_args!("job {}", row.job)));
         }
         return Ok(v1::SubmitReply {
             job: Some(jobs::message(service, row).await?),
             resumed: false,
             warnings,
+            ..v1::SubmitReply::default()
         });
     }
 
-    let job = JobId::from_bits(rand::rng().random());
-    let table_root = table_root(&plan, job, &request.table_root)?;
     let files = stored_files(service, &plan, &request).await?;
-    let (facts, groups_total) = rows(service, job, plan, table_root.clone(), &files).await?;
-    let new_job = NewJob {
-        job,
-        name: facts.plan.name.to_string(),
+    let asked = Asked {
         document: request.document,
         source_name: request.source_name,
-        spec_hash: facts.plan.spec_hash.clone(),
-        table_root,
+        table_root: request.table_root,
         idempotency_key: request.idempotency_key.clone(),
         request_hash,
-        groups_total,
-        group_size: facts.plan.group.started(),
-        created_at: clock::wall(),
         files,
     };
+    if !request.once
+        && let Some(schedule) = plan.schedule.clone()
+    {
+        return schedules::register(service, schedule, plan, asked, warnings).await;
+    }
+    let (new_job, facts) = new_job(&service.blobs, plan, asked).await?;
     let plan = facts.plan.clone();
     service.jobs.insert(facts);
     let (reply, answer) = oneshot::channel();
-    let submission = Submission { new_job, plan, resume, reply };
+    let submission = Submission { new_job, plan, resume, fired: None, reply };
     service.inbox.send(Input::Submit(Box::new(submission))).await?;
     let Submitted { job, resumed } = match jobs::committed(service, answer).await? {
         Ok(submitted) => submitted,
-        Err(SubmitRefused::KeyInUse { job }) => return Err(key_in_use(&request.idempotency_key, job)),
+        Err(SubmitRefused::KeyInUse { job }) => {
+            return Err(key_in_use(&request.idempotency_key, format_args!("job {job}")));
+        }
         Err(SubmitRefused::FileChanged { job, path }) => return Err(dataset_changed(&path, job)),
         Err(SubmitRefused::Store(error)) => return Err(error.into()),
     };
     let row = service.reads.job(job).await?;
     let row = row.ok_or_else(|| ApiError::not_found("job", &job.to_string()))?;
-    Ok(v1::SubmitReply { job: Some(jobs::message(service, row).await?), resumed, warnings })
+    let job = Some(jobs::message(service, row).await?);
+    Ok(v1::SubmitReply { job, resumed, warnings, ..v1::SubmitReply::default() })
+}
+
+/// What a job is made of, beside its plan.
+pub(crate) struct Asked {
+    pub document: String,
+    pub source_name: String,
+    /// Empty: what the spec says.
+    pub table_root: String,
+    pub idempotency_key: String,
+    pub request_hash: String,
+    pub files: Vec<StoredFile>,
+}
+
+/// A job with an id of its own, all its rows checked.
+pub(crate) async fn new_job(
+    blobs: &BlobStore,
+    plan: JobPlan,
+    asked: Asked,
+) -> Result<(NewJob, Arc<JobFacts>), ApiError> {
+    let job = JobId::from_bits(rand::rng().random());
+    let table_root = table_root(&plan, job, &asked.table_root)?;
+    let document_bytes = asked.document.len();
+    let (facts, groups_total) =
+        rows(blobs.clone(), job, plan, table_root.clone(), &asked.files, document_bytes).await?;
+    let new_job = NewJob {
+        job,
+        name: facts.plan.name.to_string(),
+        document: asked.document,
+        source_name: asked.source_name,
+        spec_hash: facts.plan.spec_hash.clone(),
+        table_root,
+        idempotency_key: asked.idempotency_key,
+        request_hash: asked.request_hash,
+        groups_total,
+        group_size: facts.plan.group.started(),
+        created_at: clock::wall(),
+        files: asked.files,
+    };
+    Ok((new_job, facts))
 }
 
 /// The plan of the document, and its warnings. A large one takes seconds: it leaves the threads
@@ -113,13 +155,17 @@ fn panicked(error: &tokio::task::JoinError) -> ApiError {
     ApiError::new(ApiCode::StoreFailed, error.to_string())
 }
 
-fn bounds(request: &v1::SubmitRequest) -> Result<(), ApiError> {
-    let key = &request.idempotency_key;
+pub(super) fn check_key(key: &str, bytes_max: usize) -> Result<(), ApiError> {
     let key_byte = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-';
-    if key.is_empty() || key.len() > KEY_BYTES_MAX || !key.bytes().all(key_byte) {
-        let problem = format!("expected 1 to {KEY_BYTES_MAX} of a-z 0-9 -");
+    if key.is_empty() || key.len() > bytes_max || !key.bytes().all(key_byte) {
+        let problem = format!("expected 1 to {bytes_max} of a-z 0-9 -");
         return Err(ApiError::bad_request("idempotency_key", problem));
     }
+    Ok(())
+}
+
+fn bounds(request: &v1::SubmitRequest) -> Result<(), ApiError> {
+    check_key(&request.idempotency_key, KEY_BYTES_MAX)?;
     for (field, bytes, bytes_max) in [
         ("document", request.document.len(), DOCUMENT_BYTES_MAX),
         ("source_name", request.source_name.len(), PATH_BYTES_MAX),
@@ -161,6 +207,9 @@ fn request_hash(request: &v1::SubmitRequest) -> String {
         part(path);
         part(sha256);
     }
+    if request.once {
+        part("once");
+    }
     hex::encode(hasher.finalize())
 }
 
@@ -171,8 +220,8 @@ fn dataset_changed(path: &str, job: JobId) -> ApiError {
         .hint("put the old file back to go on with it, or start over with `rollyard run --new`")
 }
 
-fn key_in_use(key: &str, job: JobId) -> ApiError {
-    let message = format!("the idempotency key `{key}` was used for another request, job {job}");
+pub(crate) fn key_in_use(key: &str, owner: impl Display) -> ApiError {
+    let message = format!("the idempotency key `{key}` was used for another request, {owner}");
     ApiError::new(ApiCode::IdempotencyRequestMismatch, message)
         .hint("use a new key for a changed spec, file or table root")
 }
@@ -271,13 +320,13 @@ async fn stored_files(
 
 /// Opens the rows and checks every one of them.
 async fn rows(
-    service: &JobsService,
+    blobs: BlobStore,
     job: JobId,
     plan: JobPlan,
     table_root: String,
     files: &[StoredFile],
+    document_bytes: usize,
 ) -> Result<(Arc<JobFacts>, u32), ApiError> {
-    let blobs = service.blobs.clone();
     let files: BTreeMap<_, _> = files.iter().map(|f| (f.path.clone(), f.sha256.clone())).collect();
     let checked = tokio::task::spawn_blocking(move || {
         let rows = TaskRows::open(&plan, &files, &blobs).map_err(|error| rows_invalid(&error))?;
@@ -289,7 +338,8 @@ async fn rows(
                 format!("{count} rows in {} epochs are more than {GROUPS_MAX} groups", plan.tasks.epochs);
             ApiError::new(ApiCode::JobTooLarge, message)
         })?;
-        Ok((Arc::new(JobFacts { job, plan: Arc::new(plan), table_root, files, rows }), groups))
+        let plan = Arc::new(plan);
+        Ok((Arc::new(JobFacts { job, plan, table_root, files, rows, document_bytes }), groups))
     });
     checked.await.map_err(|error| panicked(&error))?
 }

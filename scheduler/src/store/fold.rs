@@ -16,6 +16,8 @@ use scheduler_core::config::BREAKER_WINDOW;
 use scheduler_core::record::{CheckpointKind, Hold, LeaseState, RolloutEnd};
 use serde_json::{Value, json};
 
+use super::schedules::{ScheduleChange, ScheduleWrites};
+
 /// A job as it is first stored.
 #[derive(Debug, Clone, PartialEq)]
 pub struct NewJob {
@@ -64,6 +66,7 @@ pub struct Batch {
     pub shards: Vec<ShardRow>,
     /// Of the jobs that end in this batch.
     pub sums: Vec<(JobId, v1::Job)>,
+    pub schedules: Vec<ScheduleChange>,
     /// Executor versions of the nodes in this batch, where known.
     pub versions: BTreeMap<NodeId, String>,
 }
@@ -73,6 +76,7 @@ impl Batch {
         self.new_jobs.is_empty()
             && self.sealed.is_empty()
             && self.shards.is_empty()
+            && self.schedules.is_empty()
             && self.records.is_empty()
     }
 }
@@ -126,6 +130,7 @@ pub(super) struct Writes {
     pub job_states: Sheet,
     pub job_sums: Sheet,
     pub fenced: Sheet,
+    pub schedules: ScheduleWrites,
 }
 
 /// The `seq` of the first group a job closes.
@@ -170,6 +175,7 @@ impl Writes {
         writes.shards = batch.shards.iter().map(shard).collect();
         let sums =
             |(job, sums): &(JobId, v1::Job)| json!([job.to_string(), hex::encode(sums.encode_to_vec())]);
+        writes.schedules = ScheduleWrites::of(&batch.schedules);
         writes.job_sums = batch.sums.iter().map(sums).collect();
         writes
     }

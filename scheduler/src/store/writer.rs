@@ -192,7 +192,8 @@ async fn write(
         Each,
     }
     use Rows::{Any, Each};
-    let statements: [(&'static str, &'static str, &Sheet, Rows); 25] = [
+    let schedules = &writes.schedules;
+    let statements: [(&'static str, &'static str, &Sheet, Rows); 30] = [
         ("storing jobs", statement!("sqlite/insert_jobs"), &writes.new_jobs, Each),
         ("storing client files", statement!("sqlite/insert_files"), &writes.files, Each),
         ("admitting groups", statement!("sqlite/insert_groups"), &writes.groups, Each),
@@ -218,6 +219,11 @@ async fn write(
         ("storing job states", statement!("sqlite/update_job_states"), &writes.job_states, Each),
         ("storing sums of jobs", statement!("sqlite/set_job_sums"), &writes.job_sums, Each),
         ("counting fenced reports", statement!("sqlite/count_fenced"), &writes.fenced, Each),
+        ("removing schedules", statement!("sqlite/remove_schedule_files"), &schedules.files_removed, Any),
+        ("removing schedules", statement!("sqlite/remove_schedules"), &schedules.removed, Each),
+        ("storing schedules", statement!("sqlite/put_schedules"), &schedules.put, Each),
+        ("storing client files", statement!("sqlite/insert_schedule_files"), &schedules.files, Each),
+        ("updating schedules", statement!("sqlite/update_schedules"), &schedules.updated, Each),
     ];
     for (doing, text, sheet, rows) in statements {
         if sheet.is_empty() {

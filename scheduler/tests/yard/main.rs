@@ -16,5 +16,6 @@ mod lies;
 mod readers;
 mod restarts;
 mod restore;
+mod schedules;
 mod uploads;
 mod yard;

@@ -14,7 +14,7 @@ use crate::yard::{HELLO_ROLLOUTS, Yard, finished, hello};
 const COMMITS_MAX: u64 = 60;
 
 /// Dies by a panic at its `nth` commit since this start.
-fn die_at(point: CommitPoint, nth: u64) -> CommitHook {
+pub fn die_at(point: CommitPoint, nth: u64) -> CommitHook {
     let commits = AtomicU64::new(0);
     CommitHook(Arc::new(move |at, _seq| {
         let dies = at == point && commits.fetch_add(1, Ordering::SeqCst) + 1 == nth;

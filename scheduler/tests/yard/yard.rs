@@ -8,7 +8,7 @@ use hyper_util::rt::TokioIo;
 use rollout_wire::v1;
 use rollout_wire::v1::jobs_client::JobsClient;
 use scheduler::store::CommitHook;
-use scheduler::{Config, Error, Handle, Listener, Scheduler};
+use scheduler::{Config, Error, Handle, Listener, ScheduleClock, Scheduler};
 use tokio::net::UnixStream;
 use tokio_util::sync::CancellationToken;
 use tonic::transport::{Channel, Endpoint};
@@ -23,6 +23,7 @@ pub struct Yard {
     pub reconcile_every: Duration,
     pub client_stall: Duration,
     pub reader_stall: Duration,
+    pub clock: ScheduleClock,
 }
 
 pub struct Running {
@@ -39,6 +40,7 @@ impl Yard {
             reconcile_every: Duration::from_millis(200),
             client_stall: Duration::from_secs(30),
             reader_stall: Duration::from_secs(3_600),
+            clock: ScheduleClock::default(),
         }
     }
 
@@ -84,6 +86,7 @@ fn config(yard: &Yard) -> Config {
     config.reconcile_every = yard.reconcile_every;
     config.client_stall = yard.client_stall;
     config.reader_stall = yard.reader_stall;
+    config.schedule_clock = yard.clock.clone();
     config
 }
 

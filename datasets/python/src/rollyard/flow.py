@@ -100,6 +100,7 @@ def submit(
         table_root="" if table is None else _resolved(table, on_this_machine),
         idempotency_key=key or secrets.token_hex(16),
         if_unfinished=choice,
+        once=True,
     )
     sent: set[str] = set()
     while True:

@@ -176,8 +176,9 @@ impl CellSpec {
             table_root: table,
             idempotency_key: format!("{}-{index}", plan.idempotency_key),
             if_unfinished: plan.if_unfinished,
+            once: false,
         };
-        let submitted = send(client, &self.source, &self.checked, sent).await?;
+        let submitted = send(client, &self.source, &self.checked, sent).await?.job()?;
         let how = if submitted.resumed { " goes on" } else { "" };
         context.talk.say(&format!("job {}{how}  {}", submitted.job.id, shown(&self.cell.name, 200)));
         Ok(submitted.job)

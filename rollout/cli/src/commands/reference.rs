@@ -34,17 +34,24 @@ pub fn markdown() -> String {
     out.push_str("\n## Global options\n\n");
     options(&mut out, root.get_arguments().filter(|arg| arg.is_global_set()));
     for command in root.get_subcommands().filter(|command| !command.is_hide_set()) {
-        section(&mut out, command);
+        section(&mut out, "rollyard", command);
     }
     out
 }
 
-fn section(out: &mut String, command: &Command) {
-    _ = write!(out, "\n## rollyard {}\n\n", command.get_name());
+fn section(out: &mut String, above: &str, command: &Command) {
+    let name = format!("{above} {}", command.get_name());
+    _ = write!(out, "\n## {name}\n\n");
     if let Some(about) = command.get_about() {
         _ = writeln!(out, "{about}.\n");
     }
-    let mut usage = format!("rollyard {}", command.get_name());
+    if command.has_subcommands() {
+        for below in command.get_subcommands().filter(|below| below.get_name() != "help") {
+            section(out, &name, below);
+        }
+        return;
+    }
+    let mut usage = name;
     let own: Vec<&Arg> = command
         .get_arguments()
         .filter(|arg| {

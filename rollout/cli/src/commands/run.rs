@@ -52,6 +52,9 @@ pub async fn run(context: &Context, args: &args::Run) -> Result<ExitStatus, Erro
     let tasks = accept_tasks(context, checked.plan(false)?, &source)?;
     let url = context.url()?;
     let table = spec::table_root(checked.plan(false)?, args.table.as_deref(), &url)?;
+    if checked.plan(false)?.schedule.is_some() {
+        context.talk.say("this runs the job once, now: `rollyard submit` keeps its `schedule`");
+    }
     let stop = interrupt::watch(context.talk.clone(), STOPPING.to_owned())?;
     let mut yard = Yard::both(&context.data_dir, &args.capacity).await?;
     let work = async {
@@ -72,10 +75,15 @@ pub async fn run(context: &Context, args: &args::Run) -> Result<ExitStatus, Erro
             };
             return matrix::run(context, &client, cells, &plan, &stop).await;
         }
-        let sent =
-            Sent { tasks: tasks.as_ref(), table_root: table, idempotency_key: fresh_key(), if_unfinished };
+        let sent = Sent {
+            tasks: tasks.as_ref(),
+            table_root: table,
+            idempotency_key: fresh_key(),
+            if_unfinished,
+            once: true,
+        };
         let submit = async {
-            let submitted = send(&client, &source, &checked, sent).await?;
+            let submitted = send(&client, &source, &checked, sent).await?.job()?;
             context.talk.say(&greeting(&submitted));
             say_company(context, &client, &submitted.job.id).await?;
             Ok(submitted)

@@ -21,7 +21,7 @@ use crate::progress::Progress;
 use crate::rows::{self, Rows};
 use crate::spec::{self, Checked, DryRun, Source};
 use crate::summary::{self, Summary};
-use crate::view::{Job, Submitted};
+use crate::view::{Job, Scheduled, Submitted};
 use crate::{interrupt, upload};
 
 pub fn check(context: &Context, args: &args::Check) -> Result<ExitStatus, Error> {
@@ -114,7 +114,7 @@ pub async fn submit(context: &Context, args: &args::Submit) -> Result<ExitStatus
                 Context::print(&context.output.findings(&rows.findings, ""))?;
             }
         }
-        Context::print(&context.output.dry_run(&DryRun::of(plan, rows.count()?, &checked)))?;
+        Context::print(&context.output.dry_run(&DryRun::of(plan, rows.count()?, &checked, super::now())))?;
         return Ok(ExitStatus::Success);
     }
     let url = context.url()?;
@@ -140,8 +140,18 @@ pub async fn submit(context: &Context, args: &args::Submit) -> Result<ExitStatus
     let table = spec::table_root(plan, args.table.as_deref(), &url)?;
     let tasks = accept_tasks(context, plan, &source)?;
     let client = Client::connect(url).await?;
-    let sent = Sent { tasks: tasks.as_ref(), table_root: table, idempotency_key: key, if_unfinished };
-    let submitted = send(&client, &source, &checked, sent).await?;
+    let sent =
+        Sent { tasks: tasks.as_ref(), table_root: table, idempotency_key: key, if_unfinished, once: false };
+    let submitted = match send(&client, &source, &checked, sent).await? {
+        Accepted::Job(submitted) => submitted,
+        Accepted::Schedule(scheduled) => {
+            Context::print(&context.output.scheduled(&scheduled))?;
+            let how = if scheduled.replaced { "the schedule was replaced" } else { "the schedule is kept" };
+            let name = shown(&scheduled.schedule.name, 64);
+            context.talk.say(&format!("{how}: `rollyard schedule show {name}` says how it goes"));
+            return Ok(ExitStatus::Success);
+        }
+    };
     let job = submitted.job.id.clone();
     if !args.wait {
         Context::print(&context.output.submitted(&submitted))?;
@@ -161,6 +171,27 @@ pub struct Sent<'a> {
     pub table_root: String,
     pub idempotency_key: String,
     pub if_unfinished: IfUnfinished,
+    /// A job now, whatever its schedule.
+    pub once: bool,
+}
+
+/// What a yard made of a spec.
+#[derive(Debug)]
+pub enum Accepted {
+    Job(Submitted),
+    Schedule(Scheduled),
+}
+
+impl Accepted {
+    /// Of a spec that has no schedule, or was sent to run once.
+    pub fn job(self) -> Result<Submitted, Error> {
+        match self {
+            Self::Job(submitted) => Ok(submitted),
+            Self::Schedule(_) => {
+                Err(Error::BadAnswer { problem: "a schedule where a job was asked for".into() })
+            }
+        }
+    }
 }
 
 /// Uploads what the spec names and submits.
@@ -169,8 +200,8 @@ pub async fn send(
     source: &Source,
     checked: &Checked,
     sent: Sent<'_>,
-) -> Result<Submitted, Error> {
-    let Sent { tasks, table_root, idempotency_key, if_unfinished } = sent;
+) -> Result<Accepted, Error> {
+    let Sent { tasks, table_root, idempotency_key, if_unfinished, once } = sent;
     let plan = checked.plan(false)?;
     let mut paths = spec::client_files(plan);
     let mut files = Vec::new();
@@ -187,13 +218,21 @@ pub async fn send(
         table_root,
         idempotency_key,
         if_unfinished: if_unfinished.into(),
+        once,
     };
     let reply = client.done(client.jobs().submit(request).await)?;
-    let job =
-        reply.job.ok_or_else(|| Error::BadAnswer { problem: "a submitted job without a job".into() })?;
     let warning = |text: &String| serde_json::from_str(text).unwrap_or_else(|_| text.as_str().into());
     let warnings = reply.warnings.iter().map(warning).collect();
-    Ok(Submitted { job: job.into(), resumed: reply.resumed, warnings })
+    if let Some(schedule) = reply.schedule {
+        return Ok(Accepted::Schedule(Scheduled {
+            schedule: schedule.into(),
+            replaced: reply.replaced,
+            warnings,
+        }));
+    }
+    let job =
+        reply.job.ok_or_else(|| Error::BadAnswer { problem: "a submitted job without a job".into() })?;
+    Ok(Accepted::Job(Submitted { job: job.into(), resumed: reply.resumed, warnings }))
 }
 
 pub fn fresh_key() -> String {

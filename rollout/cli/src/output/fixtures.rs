@@ -6,7 +6,7 @@ use rollout::Timestamp;
 use crate::summary::{Detail, RewardCount, Summary};
 use crate::view::{
     Artifact, Captured, Explanation, Exported, Failure, FailureCount, Groups, Job, Node, Outcome, PassAtK,
-    Rewards, Rollout, RolloutCounts, RolloutSteps, Step, Submitted,
+    Rewards, Rollout, RolloutCounts, RolloutSteps, Schedule, Step, Submitted,
 };
 
 /// 2026-01-02 03:04:05 UTC.
@@ -228,6 +228,47 @@ pub fn submitted() -> Submitted {
         job: running_job(),
         resumed: true,
         warnings: vec![serde_json::json!({ "code": "no_reward" })],
+    }
+}
+
+pub fn schedule() -> Schedule {
+    Schedule {
+        id: "c0000000000007".into(),
+        name: "nightly\u{1b}[2J".into(),
+        project: Some("post\u{202e}train".into()),
+        cron: "30 2 * * mon-fri".into(),
+        timezone: "Europe/Berlin".into(),
+        enabled: true,
+        overlap: "queue".into(),
+        catch_up: true,
+        spec_hash: "sha256:5f1c".into(),
+        created_at_us: NOW.0 - 90_000_000,
+        next_at_us: vec![NOW.0 + 60_000_000],
+        next: vec!["2026-12-01 02:30".into(), "2026-12-02 02:30".into()],
+        last_fire_at_us: Some(NOW.0 - 61_000_000),
+        last_job: Some(JOB.into()),
+        waiting_at_us: Some(NOW.0),
+        fired: 1_234,
+        skipped: 2,
+        missed: 3,
+        failed: 4,
+        problem: "the fire of 2026-11-30 02:30 was left out:\u{7} the job before runs".into(),
+    }
+}
+
+pub fn disabled_schedule() -> Schedule {
+    Schedule {
+        name: "off".into(),
+        project: None,
+        enabled: false,
+        catch_up: false,
+        next_at_us: vec![],
+        next: vec![],
+        last_fire_at_us: None,
+        last_job: None,
+        waiting_at_us: None,
+        problem: String::new(),
+        ..schedule()
     }
 }
 

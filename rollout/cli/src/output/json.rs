@@ -11,7 +11,9 @@ use super::Output;
 use crate::commands::matrix::CellJob;
 use crate::spec::{DryRun, Finding};
 use crate::summary::Summary;
-use crate::view::{Explanation, Exported, Job, Node, Rollout, RolloutSteps, Submitted};
+use crate::view::{
+    Explanation, Exported, FiredSchedule, Job, Node, Rollout, RolloutSteps, Schedule, Scheduled, Submitted,
+};
 
 #[derive(Debug)]
 pub struct Json;
@@ -106,6 +108,21 @@ impl Output for Json {
     }
     fn submitted(&self, submitted: &Submitted) -> String {
         document(submitted)
+    }
+    fn scheduled(&self, scheduled: &Scheduled) -> String {
+        document(scheduled)
+    }
+    fn schedules(&self, schedules: &[Schedule]) -> String {
+        document(schedules)
+    }
+    fn schedule(&self, schedule: &Schedule) -> String {
+        document(schedule)
+    }
+    fn fired_schedule(&self, fired: &FiredSchedule) -> String {
+        document(fired)
+    }
+    fn removed_schedule(&self, id: &str) -> String {
+        document(&serde_json::json!({ "id": id }))
     }
     fn cells(&self, cells: &[CellJob]) -> String {
         document(cells)

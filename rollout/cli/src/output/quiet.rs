@@ -7,7 +7,9 @@ use super::Output;
 use crate::commands::matrix::CellJob;
 use crate::spec::{DryRun, Finding};
 use crate::summary::Summary;
-use crate::view::{Explanation, Exported, Job, Node, Rollout, RolloutSteps, Submitted};
+use crate::view::{
+    Explanation, Exported, FiredSchedule, Job, Node, Rollout, RolloutSteps, Schedule, Scheduled, Submitted,
+};
 
 /// The most characters of an id from outside.
 const ID_CHARS_MAX: usize = 256;
@@ -51,6 +53,23 @@ impl Output for Quiet {
     }
     fn submitted(&self, submitted: &Submitted) -> String {
         column(std::iter::once(submitted.job.id.as_str()))
+    }
+    fn scheduled(&self, scheduled: &Scheduled) -> String {
+        column(std::iter::once(scheduled.schedule.id.as_str()))
+    }
+    fn schedules(&self, schedules: &[Schedule]) -> String {
+        column(schedules.iter().map(|schedule| schedule.id.as_str()))
+    }
+    /// Whether it is enabled: the one thing that is switched.
+    fn schedule(&self, schedule: &Schedule) -> String {
+        column(std::iter::once(if schedule.enabled { "enabled" } else { "disabled" }))
+    }
+    /// The job, if one started.
+    fn fired_schedule(&self, fired: &FiredSchedule) -> String {
+        column(fired.job.as_deref().into_iter())
+    }
+    fn removed_schedule(&self, id: &str) -> String {
+        column(std::iter::once(id))
     }
     fn cells(&self, cells: &[CellJob]) -> String {
         column(cells.iter().filter_map(|cell| cell.job.as_ref()).map(|job| job.id.as_str()))

@@ -9,12 +9,14 @@ use rollout::text::shown;
 use super::Output;
 use super::human::{cores, count, figure, grid_in, length, plural, size, wrapped};
 use super::report::{clean, failures, label, remarks, rewards, time};
+use super::schedules;
 use crate::commands::matrix::CellJob;
 use crate::error::lines;
 use crate::spec::{DryRun, Finding};
 use crate::summary::{Summary, python};
 use crate::view::{
-    Artifact, Explanation, Exported, Job, Node, Outcome, Rollout, RolloutSteps, Step, Submitted,
+    Artifact, Explanation, Exported, FiredSchedule, Job, Node, Outcome, Rollout, RolloutSteps, Schedule,
+    Scheduled, Step, Submitted,
 };
 
 /// The most characters of one sentence of an explanation or a failure.
@@ -225,6 +227,26 @@ impl Output for Table {
         shown(&submitted.job.id, 64) + "\n"
     }
 
+    fn scheduled(&self, scheduled: &Scheduled) -> String {
+        schedules::one(self, &scheduled.schedule)
+    }
+
+    fn schedules(&self, schedules: &[Schedule]) -> String {
+        schedules::list(self, schedules)
+    }
+
+    fn schedule(&self, schedule: &Schedule) -> String {
+        schedules::one(self, schedule)
+    }
+
+    fn fired_schedule(&self, fired: &FiredSchedule) -> String {
+        fired.job.as_ref().map(|job| shown(job, 64) + "\n").unwrap_or_default()
+    }
+
+    fn removed_schedule(&self, id: &str) -> String {
+        shown(id, 64) + "\n"
+    }
+
     fn summary(&self, summary: &Summary) -> String {
         let job = &summary.job;
         let mut out = String::new();
@@ -288,6 +310,9 @@ impl Output for Table {
         for line in lines(&dry_run.plan.to_string()) {
             let (name, text) = line.split_once(' ').unwrap_or((&line, ""));
             label(self.columns, &mut out, name, text.trim_start());
+        }
+        if let Some(schedule) = &dry_run.schedule {
+            label(self.columns, &mut out, "schedule", &schedule.to_string());
         }
         out
     }

@@ -86,6 +86,23 @@ fn explanation() {
 }
 
 #[test]
+fn schedules() {
+    let (on, off) = (fixtures::schedule(), fixtures::disabled_schedule());
+    snapshots("schedules", |output| output.schedules(&[on.clone(), off.clone()]));
+    snapshots("schedule", |output| output.schedule(&on));
+    let scheduled = crate::view::Scheduled { schedule: off, replaced: true, warnings: vec![] };
+    snapshots("scheduled", |output| output.scheduled(&scheduled));
+    let fired = |job: Option<&str>| crate::view::FiredSchedule {
+        result: "started".to_owned(),
+        job: job.map(str::to_owned),
+        schedule: on.clone(),
+    };
+    snapshots("fired_schedule", |output| output.fired_schedule(&fired(Some("j0000000000007\u{1b}"))));
+    snapshots("removed_schedule", |output| output.removed_schedule("c0000000000007\u{1b}"));
+    assert_eq!(Quiet.fired_schedule(&fired(None)), "");
+}
+
+#[test]
 fn submitted() {
     snapshots("submitted", |output| output.submitted(&fixtures::submitted()));
 }

@@ -81,6 +81,40 @@ fn what_an_agent_sees_and_leaves_changes_no_reward_but_by_the_work() {
     }
 }
 
+/// The check makes two of three tries fail, and what it leaves is there for the agent.
+#[test]
+fn a_task_starts_when_its_health_check_succeeds_and_fails_with_its_words() {
+    if !geteuid().is_root() {
+        return;
+    }
+    let dir = tempfile::tempdir().expect("a directory");
+    let checked = |command: &str, retries: u32| {
+        format!("{QUIET}healthcheck = {{command = '{command}', interval_sec = 0.01, retries = {retries}}}\n")
+    };
+    let third = "echo x >> tries; [ $(wc -l < tries) -ge 3 ]";
+    task(dir.path(), "answer", &checked(third, 3));
+    let agent = "[ $(wc -l < tries) -eq 3 ] && echo 42 > answer";
+    assert_eq!(rewards(&run(dir.path(), agent)), (1, 1));
+
+    task(dir.path(), "answer", &checked("echo no database >&2; exit 3", 2));
+    let spec = "apiVersion: rollyard/v1\nkind: RolloutJob\nname: x\ntasks: {from: {harbor: tasks, agent: oracle}}\n\
+                group: {on_incomplete: deliver}\ndefaults: {image: host, retry: {limit: 1, backoff: 1ms, max_backoff: 1ms}}\n";
+    fs::write(dir.path().join("spec.yaml"), spec).expect("written");
+    let ran = rollyard(dir.path(), &["run", "spec.yaml", "--output", "json", "--new"]);
+    let summary: Value = serde_json::from_str(&ran.stdout).expect("the summary as JSON");
+    let failure = &summary["job"]["failures"][0];
+    assert_eq!(
+        (&failure["code"], &failure["domain"]),
+        (&"start_failed".into(), &"sandbox".into()),
+        "{summary}"
+    );
+    let words = failure["example"].as_str().expect("a message");
+    assert!(
+        words.contains("the health check failed 2 times, at last: it exited with code 3: no database"),
+        "{words}"
+    );
+}
+
 #[test]
 fn tasks_that_cannot_run_stop_the_job_or_are_left_out_and_said_to_be() {
     let dir = tempfile::tempdir().expect("a directory");

@@ -5,5 +5,6 @@ mod broken_yard;
 mod harbor;
 mod matrix;
 mod run;
+mod schedules;
 mod specs;
 mod support;

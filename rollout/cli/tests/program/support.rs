@@ -172,7 +172,7 @@ impl Jobs for Script {
     async fn submit(&self, request: Request<SubmitRequest>) -> Result<Response<SubmitReply>, Status> {
         self.refused()?;
         self.seen.lock().expect("unpoisoned").submits.push(request.into_inner());
-        Ok(Response::new(SubmitReply { job: Some(job("running")), resumed: false, warnings: Vec::new() }))
+        Ok(Response::new(SubmitReply { job: Some(job("running")), ..SubmitReply::default() }))
     }
 
     async fn get(&self, request: Request<GetRequest>) -> Result<Response<Job>, Status> {
@@ -270,5 +270,59 @@ impl Jobs for Script {
         Ok(Response::new(ListNodesReply {
             nodes: vec![Node { name: "local".into(), state: "attached".into(), ..Node::default() }],
         }))
+    }
+
+    async fn list_schedules(
+        &self,
+        _request: Request<ListSchedulesRequest>,
+    ) -> Result<Response<ListSchedulesReply>, Status> {
+        self.refused()?;
+        Ok(Response::new(ListSchedulesReply { schedules: vec![schedule("nightly")] }))
+    }
+
+    async fn get_schedule(&self, request: Request<GetScheduleRequest>) -> Result<Response<Schedule>, Status> {
+        self.refused()?;
+        Ok(Response::new(schedule(&request.into_inner().schedule)))
+    }
+
+    async fn set_schedule(&self, request: Request<SetScheduleRequest>) -> Result<Response<Schedule>, Status> {
+        self.refused()?;
+        let SetScheduleRequest { schedule: name, enabled } = request.into_inner();
+        Ok(Response::new(Schedule { enabled, ..schedule(&name) }))
+    }
+
+    async fn remove_schedule(
+        &self,
+        request: Request<RemoveScheduleRequest>,
+    ) -> Result<Response<RemoveScheduleReply>, Status> {
+        self.refused()?;
+        Ok(Response::new(RemoveScheduleReply { id: schedule(&request.into_inner().schedule).id }))
+    }
+
+    async fn fire_schedule(
+        &self,
+        request: Request<FireScheduleRequest>,
+    ) -> Result<Response<FireScheduleReply>, Status> {
+        self.refused()?;
+        let FireScheduleRequest { schedule: name, idempotency_key } = request.into_inner();
+        let (result, job) = match idempotency_key.as_str() {
+            "again" => ("skipped", None),
+            _ => ("started", Some(JOB.to_owned())),
+        };
+        let schedule = Some(Schedule { problem: "the job before runs".into(), ..schedule(&name) });
+        Ok(Response::new(FireScheduleReply { schedule, result: result.into(), job }))
+    }
+}
+
+fn schedule(name: &str) -> Schedule {
+    Schedule {
+        id: "c0000000000007".into(),
+        name: name.into(),
+        cron: "0 2 * * *".into(),
+        timezone: "UTC".into(),
+        enabled: true,
+        overlap: "skip".into(),
+        next: vec!["2026-12-01 02:00".into()],
+        ..Schedule::default()
     }
 }

@@ -50,6 +50,7 @@ pub fn step(name: &str, kind: StepKind, needs: &[u8]) -> StepPlan {
         timeout: Millis(60_000).into(),
         start_timeout: Millis(60_000).into(),
         grace: Millis(1_000).into(),
+        health_check: None,
         retry: RetryPlan { limit: 2, backoff: Millis(100), max_backoff: Millis(1_000) },
         resume: false,
         grader: (kind == StepKind::Grader).then_some(grader),
@@ -81,6 +82,7 @@ pub fn plan(size: u32, steps: Vec<StepPlan>) -> JobPlan {
         steps,
         output: OutputPlan { table: None, shard: ShardPlan::default(), columns: vec![], artifacts: true },
         matrix: None,
+        schedule: None,
         timeout: None,
         spec_hash: "sha256:0".into(),
     }

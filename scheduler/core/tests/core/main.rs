@@ -4,6 +4,7 @@
 #![allow(clippy::disallowed_methods, clippy::print_stderr, reason = "tests read SEED and print it")]
 
 mod builders;
+mod cadence;
 mod held;
 mod overdue;
 mod passes;

@@ -26,7 +26,7 @@ class PutBlobReply(_message.Message):
     def __init__(self, size: _Optional[int] = ..., existed: bool = ...) -> None: ...
 
 class SubmitRequest(_message.Message):
-    __slots__ = ("document", "source_name", "files", "table_root", "idempotency_key", "if_unfinished")
+    __slots__ = ("document", "source_name", "files", "table_root", "idempotency_key", "if_unfinished", "once")
     class IfUnfinished(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
         __slots__ = ()
         IF_UNFINISHED_UNSPECIFIED: _ClassVar[SubmitRequest.IfUnfinished]
@@ -41,13 +41,15 @@ class SubmitRequest(_message.Message):
     TABLE_ROOT_FIELD_NUMBER: _ClassVar[int]
     IDEMPOTENCY_KEY_FIELD_NUMBER: _ClassVar[int]
     IF_UNFINISHED_FIELD_NUMBER: _ClassVar[int]
+    ONCE_FIELD_NUMBER: _ClassVar[int]
     document: str
     source_name: str
     files: _containers.RepeatedCompositeFieldContainer[ClientFile]
     table_root: str
     idempotency_key: str
     if_unfinished: SubmitRequest.IfUnfinished
-    def __init__(self, document: _Optional[str] = ..., source_name: _Optional[str] = ..., files: _Optional[_Iterable[_Union[ClientFile, _Mapping]]] = ..., table_root: _Optional[str] = ..., idempotency_key: _Optional[str] = ..., if_unfinished: _Optional[_Union[SubmitRequest.IfUnfinished, str]] = ...) -> None: ...
+    once: bool
+    def __init__(self, document: _Optional[str] = ..., source_name: _Optional[str] = ..., files: _Optional[_Iterable[_Union[ClientFile, _Mapping]]] = ..., table_root: _Optional[str] = ..., idempotency_key: _Optional[str] = ..., if_unfinished: _Optional[_Union[SubmitRequest.IfUnfinished, str]] = ..., once: bool = ...) -> None: ...
 
 class ClientFile(_message.Message):
     __slots__ = ("path", "sha256", "size")
@@ -60,14 +62,18 @@ class ClientFile(_message.Message):
     def __init__(self, path: _Optional[str] = ..., sha256: _Optional[str] = ..., size: _Optional[int] = ...) -> None: ...
 
 class SubmitReply(_message.Message):
-    __slots__ = ("job", "resumed", "warnings")
+    __slots__ = ("job", "resumed", "warnings", "schedule", "replaced")
     JOB_FIELD_NUMBER: _ClassVar[int]
     RESUMED_FIELD_NUMBER: _ClassVar[int]
     WARNINGS_FIELD_NUMBER: _ClassVar[int]
+    SCHEDULE_FIELD_NUMBER: _ClassVar[int]
+    REPLACED_FIELD_NUMBER: _ClassVar[int]
     job: Job
     resumed: bool
     warnings: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, job: _Optional[_Union[Job, _Mapping]] = ..., resumed: bool = ..., warnings: _Optional[_Iterable[str]] = ...) -> None: ...
+    schedule: Schedule
+    replaced: bool
+    def __init__(self, job: _Optional[_Union[Job, _Mapping]] = ..., resumed: bool = ..., warnings: _Optional[_Iterable[str]] = ..., schedule: _Optional[_Union[Schedule, _Mapping]] = ..., replaced: bool = ...) -> None: ...
 
 class GetRequest(_message.Message):
     __slots__ = ("job",)
@@ -364,3 +370,103 @@ class Node(_message.Message):
     version: str
     held: int
     def __init__(self, name: _Optional[str] = ..., incarnation: _Optional[str] = ..., state: _Optional[str] = ..., capacity: _Optional[_Union[_nodes_pb2.Capacity, _Mapping]] = ..., used_cpu_milli: _Optional[int] = ..., used_memory_bytes: _Optional[int] = ..., used_disk_bytes: _Optional[int] = ..., sandboxes: _Optional[int] = ..., memory_available_bytes: _Optional[int] = ..., load_milli: _Optional[int] = ..., version: _Optional[str] = ..., held: _Optional[int] = ...) -> None: ...
+
+class Schedule(_message.Message):
+    __slots__ = ("id", "name", "project", "cron", "timezone", "enabled", "overlap", "catch_up", "spec_hash", "table_root", "created_at_us", "next_at_us", "next", "last_fire_at_us", "last_job", "waiting_at_us", "fired", "skipped", "missed", "failed", "problem")
+    ID_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    PROJECT_FIELD_NUMBER: _ClassVar[int]
+    CRON_FIELD_NUMBER: _ClassVar[int]
+    TIMEZONE_FIELD_NUMBER: _ClassVar[int]
+    ENABLED_FIELD_NUMBER: _ClassVar[int]
+    OVERLAP_FIELD_NUMBER: _ClassVar[int]
+    CATCH_UP_FIELD_NUMBER: _ClassVar[int]
+    SPEC_HASH_FIELD_NUMBER: _ClassVar[int]
+    TABLE_ROOT_FIELD_NUMBER: _ClassVar[int]
+    CREATED_AT_US_FIELD_NUMBER: _ClassVar[int]
+    NEXT_AT_US_FIELD_NUMBER: _ClassVar[int]
+    NEXT_FIELD_NUMBER: _ClassVar[int]
+    LAST_FIRE_AT_US_FIELD_NUMBER: _ClassVar[int]
+    LAST_JOB_FIELD_NUMBER: _ClassVar[int]
+    WAITING_AT_US_FIELD_NUMBER: _ClassVar[int]
+    FIRED_FIELD_NUMBER: _ClassVar[int]
+    SKIPPED_FIELD_NUMBER: _ClassVar[int]
+    MISSED_FIELD_NUMBER: _ClassVar[int]
+    FAILED_FIELD_NUMBER: _ClassVar[int]
+    PROBLEM_FIELD_NUMBER: _ClassVar[int]
+    id: str
+    name: str
+    project: str
+    cron: str
+    timezone: str
+    enabled: bool
+    overlap: str
+    catch_up: bool
+    spec_hash: str
+    table_root: str
+    created_at_us: int
+    next_at_us: _containers.RepeatedScalarFieldContainer[int]
+    next: _containers.RepeatedScalarFieldContainer[str]
+    last_fire_at_us: int
+    last_job: str
+    waiting_at_us: int
+    fired: int
+    skipped: int
+    missed: int
+    failed: int
+    problem: str
+    def __init__(self, id: _Optional[str] = ..., name: _Optional[str] = ..., project: _Optional[str] = ..., cron: _Optional[str] = ..., timezone: _Optional[str] = ..., enabled: bool = ..., overlap: _Optional[str] = ..., catch_up: bool = ..., spec_hash: _Optional[str] = ..., table_root: _Optional[str] = ..., created_at_us: _Optional[int] = ..., next_at_us: _Optional[_Iterable[int]] = ..., next: _Optional[_Iterable[str]] = ..., last_fire_at_us: _Optional[int] = ..., last_job: _Optional[str] = ..., waiting_at_us: _Optional[int] = ..., fired: _Optional[int] = ..., skipped: _Optional[int] = ..., missed: _Optional[int] = ..., failed: _Optional[int] = ..., problem: _Optional[str] = ...) -> None: ...
+
+class ListSchedulesRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class ListSchedulesReply(_message.Message):
+    __slots__ = ("schedules",)
+    SCHEDULES_FIELD_NUMBER: _ClassVar[int]
+    schedules: _containers.RepeatedCompositeFieldContainer[Schedule]
+    def __init__(self, schedules: _Optional[_Iterable[_Union[Schedule, _Mapping]]] = ...) -> None: ...
+
+class GetScheduleRequest(_message.Message):
+    __slots__ = ("schedule",)
+    SCHEDULE_FIELD_NUMBER: _ClassVar[int]
+    schedule: str
+    def __init__(self, schedule: _Optional[str] = ...) -> None: ...
+
+class SetScheduleRequest(_message.Message):
+    __slots__ = ("schedule", "enabled")
+    SCHEDULE_FIELD_NUMBER: _ClassVar[int]
+    ENABLED_FIELD_NUMBER: _ClassVar[int]
+    schedule: str
+    enabled: bool
+    def __init__(self, schedule: _Optional[str] = ..., enabled: bool = ...) -> None: ...
+
+class RemoveScheduleRequest(_message.Message):
+    __slots__ = ("schedule",)
+    SCHEDULE_FIELD_NUMBER: _ClassVar[int]
+    schedule: str
+    def __init__(self, schedule: _Optional[str] = ...) -> None: ...
+
+class RemoveScheduleReply(_message.Message):
+    __slots__ = ("id",)
+    ID_FIELD_NUMBER: _ClassVar[int]
+    id: str
+    def __init__(self, id: _Optional[str] = ...) -> None: ...
+
+class FireScheduleRequest(_message.Message):
+    __slots__ = ("schedule", "idempotency_key")
+    SCHEDULE_FIELD_NUMBER: _ClassVar[int]
+    IDEMPOTENCY_KEY_FIELD_NUMBER: _ClassVar[int]
+    schedule: str
+    idempotency_key: str
+    def __init__(self, schedule: _Optional[str] = ..., idempotency_key: _Optional[str] = ...) -> None: ...
+
+class FireScheduleReply(_message.Message):
+    __slots__ = ("schedule", "result", "job")
+    SCHEDULE_FIELD_NUMBER: _ClassVar[int]
+    RESULT_FIELD_NUMBER: _ClassVar[int]
+    JOB_FIELD_NUMBER: _ClassVar[int]
+    schedule: Schedule
+    result: str
+    job: str
+    def __init__(self, schedule: _Optional[_Union[Schedule, _Mapping]] = ..., result: _Optional[str] = ..., job: _Optional[str] = ...) -> None: ...

@@ -94,6 +94,31 @@ class JobsStub(object):
                 request_serializer=rollyard_dot_v1_dot_jobs__pb2.ListNodesRequest.SerializeToString,
                 response_deserializer=rollyard_dot_v1_dot_jobs__pb2.ListNodesReply.FromString,
                 _registered_method=True)
+        self.ListSchedules = channel.unary_unary(
+                '/rollyard.v1.Jobs/ListSchedules',
+                request_serializer=rollyard_dot_v1_dot_jobs__pb2.ListSchedulesRequest.SerializeToString,
+                response_deserializer=rollyard_dot_v1_dot_jobs__pb2.ListSchedulesReply.FromString,
+                _registered_method=True)
+        self.GetSchedule = channel.unary_unary(
+                '/rollyard.v1.Jobs/GetSchedule',
+                request_serializer=rollyard_dot_v1_dot_jobs__pb2.GetScheduleRequest.SerializeToString,
+                response_deserializer=rollyard_dot_v1_dot_jobs__pb2.Schedule.FromString,
+                _registered_method=True)
+        self.SetSchedule = channel.unary_unary(
+                '/rollyard.v1.Jobs/SetSchedule',
+                request_serializer=rollyard_dot_v1_dot_jobs__pb2.SetScheduleRequest.SerializeToString,
+                response_deserializer=rollyard_dot_v1_dot_jobs__pb2.Schedule.FromString,
+                _registered_method=True)
+        self.RemoveSchedule = channel.unary_unary(
+                '/rollyard.v1.Jobs/RemoveSchedule',
+                request_serializer=rollyard_dot_v1_dot_jobs__pb2.RemoveScheduleRequest.SerializeToString,
+                response_deserializer=rollyard_dot_v1_dot_jobs__pb2.RemoveScheduleReply.FromString,
+                _registered_method=True)
+        self.FireSchedule = channel.unary_unary(
+                '/rollyard.v1.Jobs/FireSchedule',
+                request_serializer=rollyard_dot_v1_dot_jobs__pb2.FireScheduleRequest.SerializeToString,
+                response_deserializer=rollyard_dot_v1_dot_jobs__pb2.FireScheduleReply.FromString,
+                _registered_method=True)
 
 
 class JobsServicer(object):
@@ -176,6 +201,38 @@ class JobsServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ListSchedules(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def GetSchedule(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def SetSchedule(self, request, context):
+        """Enables or disables it. What waited is dropped with the latter; what runs goes on.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def RemoveSchedule(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def FireSchedule(self, request, context):
+        """Does now what a fire time does, whether it is enabled or not.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_JobsServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -238,6 +295,31 @@ def add_JobsServicer_to_server(servicer, server):
                     servicer.ListNodes,
                     request_deserializer=rollyard_dot_v1_dot_jobs__pb2.ListNodesRequest.FromString,
                     response_serializer=rollyard_dot_v1_dot_jobs__pb2.ListNodesReply.SerializeToString,
+            ),
+            'ListSchedules': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListSchedules,
+                    request_deserializer=rollyard_dot_v1_dot_jobs__pb2.ListSchedulesRequest.FromString,
+                    response_serializer=rollyard_dot_v1_dot_jobs__pb2.ListSchedulesReply.SerializeToString,
+            ),
+            'GetSchedule': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetSchedule,
+                    request_deserializer=rollyard_dot_v1_dot_jobs__pb2.GetScheduleRequest.FromString,
+                    response_serializer=rollyard_dot_v1_dot_jobs__pb2.Schedule.SerializeToString,
+            ),
+            'SetSchedule': grpc.unary_unary_rpc_method_handler(
+                    servicer.SetSchedule,
+                    request_deserializer=rollyard_dot_v1_dot_jobs__pb2.SetScheduleRequest.FromString,
+                    response_serializer=rollyard_dot_v1_dot_jobs__pb2.Schedule.SerializeToString,
+            ),
+            'RemoveSchedule': grpc.unary_unary_rpc_method_handler(
+                    servicer.RemoveSchedule,
+                    request_deserializer=rollyard_dot_v1_dot_jobs__pb2.RemoveScheduleRequest.FromString,
+                    response_serializer=rollyard_dot_v1_dot_jobs__pb2.RemoveScheduleReply.SerializeToString,
+            ),
+            'FireSchedule': grpc.unary_unary_rpc_method_handler(
+                    servicer.FireSchedule,
+                    request_deserializer=rollyard_dot_v1_dot_jobs__pb2.FireScheduleRequest.FromString,
+                    response_serializer=rollyard_dot_v1_dot_jobs__pb2.FireScheduleReply.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -564,6 +646,141 @@ class Jobs(object):
             '/rollyard.v1.Jobs/ListNodes',
             rollyard_dot_v1_dot_jobs__pb2.ListNodesRequest.SerializeToString,
             rollyard_dot_v1_dot_jobs__pb2.ListNodesReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListSchedules(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/rollyard.v1.Jobs/ListSchedules',
+            rollyard_dot_v1_dot_jobs__pb2.ListSchedulesRequest.SerializeToString,
+            rollyard_dot_v1_dot_jobs__pb2.ListSchedulesReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GetSchedule(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/rollyard.v1.Jobs/GetSchedule',
+            rollyard_dot_v1_dot_jobs__pb2.GetScheduleRequest.SerializeToString,
+            rollyard_dot_v1_dot_jobs__pb2.Schedule.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def SetSchedule(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/rollyard.v1.Jobs/SetSchedule',
+            rollyard_dot_v1_dot_jobs__pb2.SetScheduleRequest.SerializeToString,
+            rollyard_dot_v1_dot_jobs__pb2.Schedule.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def RemoveSchedule(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/rollyard.v1.Jobs/RemoveSchedule',
+            rollyard_dot_v1_dot_jobs__pb2.RemoveScheduleRequest.SerializeToString,
+            rollyard_dot_v1_dot_jobs__pb2.RemoveScheduleReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def FireSchedule(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/rollyard.v1.Jobs/FireSchedule',
+            rollyard_dot_v1_dot_jobs__pb2.FireScheduleRequest.SerializeToString,
+            rollyard_dot_v1_dot_jobs__pb2.FireScheduleReply.FromString,
             options,
             channel_credentials,
             insecure,

@@ -328,7 +328,7 @@ class AttemptRefused(_message.Message):
     def __init__(self, attempt: _Optional[_Union[AttemptRef, _Mapping]] = ..., generation: _Optional[int] = ..., message: _Optional[str] = ..., **kwargs) -> None: ...
 
 class Step(_message.Message):
-    __slots__ = ("name", "kind", "shell", "argv", "image", "user", "workdir", "env", "files", "outputs", "resources", "timeout_ms", "start_timeout_ms", "grace_ms", "grader", "per", "checkpoint_after", "checkpoint_every_ms", "layers")
+    __slots__ = ("name", "kind", "shell", "argv", "image", "user", "workdir", "env", "files", "outputs", "resources", "timeout_ms", "start_timeout_ms", "grace_ms", "grader", "per", "checkpoint_after", "checkpoint_every_ms", "layers", "health_check")
     class EnvEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -355,6 +355,7 @@ class Step(_message.Message):
     CHECKPOINT_AFTER_FIELD_NUMBER: _ClassVar[int]
     CHECKPOINT_EVERY_MS_FIELD_NUMBER: _ClassVar[int]
     LAYERS_FIELD_NUMBER: _ClassVar[int]
+    HEALTH_CHECK_FIELD_NUMBER: _ClassVar[int]
     name: str
     kind: str
     shell: str
@@ -374,7 +375,24 @@ class Step(_message.Message):
     checkpoint_after: bool
     checkpoint_every_ms: int
     layers: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, name: _Optional[str] = ..., kind: _Optional[str] = ..., shell: _Optional[str] = ..., argv: _Optional[_Union[Argv, _Mapping]] = ..., image: _Optional[str] = ..., user: _Optional[str] = ..., workdir: _Optional[str] = ..., env: _Optional[_Mapping[str, str]] = ..., files: _Optional[_Iterable[_Union[File, _Mapping]]] = ..., outputs: _Optional[_Iterable[_Union[Output, _Mapping]]] = ..., resources: _Optional[_Union[Resources, _Mapping]] = ..., timeout_ms: _Optional[int] = ..., start_timeout_ms: _Optional[int] = ..., grace_ms: _Optional[int] = ..., grader: _Optional[_Union[Grader, _Mapping]] = ..., per: _Optional[str] = ..., checkpoint_after: bool = ..., checkpoint_every_ms: _Optional[int] = ..., layers: _Optional[_Iterable[str]] = ...) -> None: ...
+    health_check: HealthCheck
+    def __init__(self, name: _Optional[str] = ..., kind: _Optional[str] = ..., shell: _Optional[str] = ..., argv: _Optional[_Union[Argv, _Mapping]] = ..., image: _Optional[str] = ..., user: _Optional[str] = ..., workdir: _Optional[str] = ..., env: _Optional[_Mapping[str, str]] = ..., files: _Optional[_Iterable[_Union[File, _Mapping]]] = ..., outputs: _Optional[_Iterable[_Union[Output, _Mapping]]] = ..., resources: _Optional[_Union[Resources, _Mapping]] = ..., timeout_ms: _Optional[int] = ..., start_timeout_ms: _Optional[int] = ..., grace_ms: _Optional[int] = ..., grader: _Optional[_Union[Grader, _Mapping]] = ..., per: _Optional[str] = ..., checkpoint_after: bool = ..., checkpoint_every_ms: _Optional[int] = ..., layers: _Optional[_Iterable[str]] = ..., health_check: _Optional[_Union[HealthCheck, _Mapping]] = ...) -> None: ...
+
+class HealthCheck(_message.Message):
+    __slots__ = ("command", "interval_ms", "timeout_ms", "start_period_ms", "start_interval_ms", "retries")
+    COMMAND_FIELD_NUMBER: _ClassVar[int]
+    INTERVAL_MS_FIELD_NUMBER: _ClassVar[int]
+    TIMEOUT_MS_FIELD_NUMBER: _ClassVar[int]
+    START_PERIOD_MS_FIELD_NUMBER: _ClassVar[int]
+    START_INTERVAL_MS_FIELD_NUMBER: _ClassVar[int]
+    RETRIES_FIELD_NUMBER: _ClassVar[int]
+    command: str
+    interval_ms: int
+    timeout_ms: int
+    start_period_ms: int
+    start_interval_ms: int
+    retries: int
+    def __init__(self, command: _Optional[str] = ..., interval_ms: _Optional[int] = ..., timeout_ms: _Optional[int] = ..., start_period_ms: _Optional[int] = ..., start_interval_ms: _Optional[int] = ..., retries: _Optional[int] = ...) -> None: ...
 
 class Argv(_message.Message):
     __slots__ = ("items",)

@@ -1,0 +1,1 @@
+SELECT document, source_name FROM schedules WHERE schedule = $1

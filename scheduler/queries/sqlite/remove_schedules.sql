@@ -1,0 +1,1 @@
+DELETE FROM schedules WHERE schedule IN (SELECT value ->> 0 FROM json_each($1))
