@@ -199,6 +199,14 @@ async fn case_16_a_damaged_layer_is_refused_by_its_digest_and_nothing_is_made_of
         refusal(&mut yard, &base, sample, what).await;
         assert_eq!(staged(&yard), 0, "{what}");
     }
+    // What a step names beside it is no fault of the checkpoint, and no retry helps.
+    let mut naming = over(29, &good);
+    if let Some(step) = &mut naming.step {
+        step.layers.push(format!("layer:{}:{}:10:10:1", "ab".repeat(32), "cd".repeat(32)));
+    }
+    yard.send(command::Kind::Start(naming)).await;
+    let outcome = yard.ended().await.outcome.unwrap();
+    assert_eq!(code(&outcome), "not_found");
     assert_eq!(yard.backend.state().created.len(), created, "no sandbox over a part of a workspace");
     // Its twin: the same checkpoint, undamaged, for several at once.
     let orders: Vec<_> = (30..36).map(|sample| command::Kind::Start(over(sample, &good))).collect();
