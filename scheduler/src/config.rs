@@ -34,6 +34,10 @@ pub struct Config {
     /// How long the reader of a log or the follower of a job may take nothing. Long: it may be a
     /// pager, and its place is one of a bounded number.
     pub reader_stall: Duration,
+    /// How often what nobody needs is collected.
+    pub collect_every: Duration,
+    /// How long a blob stays that nobody names: until then its job may still be submitted.
+    pub blob_grace: Duration,
     /// Faults for tests.
     #[doc(hidden)]
     pub commit_hook: Option<CommitHook>,
@@ -52,6 +56,8 @@ impl Config {
             reconcile_every: Duration::from_secs(5),
             client_stall: CLIENT_STALL_MAX,
             reader_stall: READER_STALL_MAX,
+            collect_every: Duration::from_secs(3_600),
+            blob_grace: Duration::from_secs(24 * 3_600),
             commit_hook: None,
         }
     }

@@ -264,6 +264,10 @@ impl Driver {
                 self.apply(pass, now, Event::GroupsSealed { groups });
                 pass.replies.push(Reply::Done(done));
             }
+            Input::RemoveCheckpoints { records, done } => {
+                pass.batch.records.extend(records);
+                pass.replies.push(Reply::Done(done));
+            }
             Input::Ask(question) => pass.replies.push(Reply::Ask(question)),
         }
         Ok(())

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use rollout::plan::JobPlan;
 use rollout::{FailureCode, GroupId, IncarnationId, JobId, NodeId};
-use scheduler_core::{Cluster, Event, Now};
+use scheduler_core::{Cluster, Event, Now, Record};
 use tokio::sync::{OwnedSemaphorePermit, mpsc, oneshot};
 
 use crate::error::Error;
@@ -64,6 +64,11 @@ pub enum Input {
         shards: Vec<ShardRow>,
         done: oneshot::Sender<()>,
     },
+    /// Checkpoints that no open group has, and so the core does not know, are removed from the books.
+    RemoveCheckpoints {
+        records: Vec<Record>,
+        done: oneshot::Sender<()>,
+    },
     /// A question to the core, answered between two passes.
     Ask(Question),
 }
@@ -118,6 +123,9 @@ impl fmt::Debug for Input {
             Self::Submit(submission) => f.debug_tuple("Submit").field(&submission.new_job.job).finish(),
             Self::Cancel { job, .. } => f.debug_tuple("Cancel").field(job).finish(),
             Self::Sealed { groups, .. } => f.debug_tuple("Sealed").field(&groups.len()).finish(),
+            Self::RemoveCheckpoints { records, .. } => {
+                f.debug_tuple("RemoveCheckpoints").field(&records.len()).finish()
+            }
             Self::Ask(_) => f.write_str("Ask"),
         }
     }

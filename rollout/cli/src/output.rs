@@ -3,6 +3,7 @@
 
 pub mod human;
 pub mod json;
+mod keeping;
 pub mod quiet;
 mod report;
 pub mod table;
@@ -14,7 +15,10 @@ use crate::args::OutputFormat;
 use crate::commands::matrix::CellJob;
 use crate::spec::{DryRun, Finding};
 use crate::summary::Summary;
-use crate::view::{Explanation, Exported, Job, Node, Rollout, RolloutSteps, Submitted};
+use crate::view::{
+    Checkpoint, CheckpointDetail, CheckpointDiff, Collected, Explanation, Exported, Job, Node, Rollout,
+    RolloutSteps, Submitted,
+};
 
 /// Renders what a command found. The text ends with a line end, or is empty.
 pub trait Output: std::fmt::Debug + Send + Sync {
@@ -23,6 +27,10 @@ pub trait Output: std::fmt::Debug + Send + Sync {
     fn rollouts(&self, rollouts: &[Rollout]) -> String;
     fn steps(&self, steps: &RolloutSteps) -> String;
     fn nodes(&self, nodes: &[Node]) -> String;
+    fn checkpoints(&self, checkpoints: &[Checkpoint]) -> String;
+    fn checkpoint(&self, checkpoint: &CheckpointDetail) -> String;
+    fn checkpoint_diff(&self, diff: &CheckpointDiff) -> String;
+    fn collected(&self, collected: &Collected) -> String;
     fn exported(&self, exported: &[Exported]) -> String;
     fn explanation(&self, explanation: &Explanation) -> String;
     fn submitted(&self, submitted: &Submitted) -> String;

@@ -53,7 +53,7 @@ pub async fn run(context: &Context, args: &args::Run) -> Result<ExitStatus, Erro
     let url = context.url()?;
     let table = spec::table_root(checked.plan(false)?, args.table.as_deref(), &url)?;
     let stop = interrupt::watch(context.talk.clone(), STOPPING.to_owned())?;
-    let mut yard = Yard::both(&context.data_dir, &args.capacity).await?;
+    let mut yard = Yard::both(&context.data_dir, &args.blobs, &args.capacity).await?;
     let work = async {
         let if_unfinished = if args.new { IfUnfinished::New } else { IfUnfinished::Resume };
         let client = tokio::select! {

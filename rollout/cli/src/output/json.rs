@@ -11,7 +11,10 @@ use super::Output;
 use crate::commands::matrix::CellJob;
 use crate::spec::{DryRun, Finding};
 use crate::summary::Summary;
-use crate::view::{Explanation, Exported, Job, Node, Rollout, RolloutSteps, Submitted};
+use crate::view::{
+    Checkpoint, CheckpointDetail, CheckpointDiff, Collected, Explanation, Exported, Job, Node, Rollout,
+    RolloutSteps, Submitted,
+};
 
 #[derive(Debug)]
 pub struct Json;
@@ -97,6 +100,18 @@ impl Output for Json {
     }
     fn nodes(&self, nodes: &[Node]) -> String {
         document(nodes)
+    }
+    fn checkpoints(&self, checkpoints: &[Checkpoint]) -> String {
+        document(checkpoints)
+    }
+    fn checkpoint(&self, checkpoint: &CheckpointDetail) -> String {
+        document(checkpoint)
+    }
+    fn checkpoint_diff(&self, diff: &CheckpointDiff) -> String {
+        document(diff)
+    }
+    fn collected(&self, collected: &Collected) -> String {
+        document(collected)
     }
     fn exported(&self, exported: &[Exported]) -> String {
         document(exported)

@@ -8,13 +8,15 @@ use rollout::text::shown;
 
 use super::Output;
 use super::human::{cores, count, figure, grid_in, length, plural, size, wrapped};
+use super::keeping;
 use super::report::{clean, failures, label, remarks, rewards, time};
 use crate::commands::matrix::CellJob;
 use crate::error::lines;
 use crate::spec::{DryRun, Finding};
 use crate::summary::{Summary, python};
 use crate::view::{
-    Artifact, Explanation, Exported, Job, Node, Outcome, Rollout, RolloutSteps, Step, Submitted,
+    Artifact, Checkpoint, CheckpointDetail, CheckpointDiff, Collected, Explanation, Exported, Job, Node,
+    Outcome, Rollout, RolloutSteps, Step, Submitted,
 };
 
 /// The most characters of one sentence of an explanation or a failure.
@@ -171,6 +173,22 @@ impl Output for Table {
             _ = writeln!(out, "\nwhat a step wrote: {} logs {}", self.program, shown(&target, 200));
         }
         out
+    }
+
+    fn checkpoints(&self, checkpoints: &[Checkpoint]) -> String {
+        keeping::checkpoints(self, checkpoints)
+    }
+
+    fn checkpoint(&self, checkpoint: &CheckpointDetail) -> String {
+        keeping::checkpoint(self, checkpoint)
+    }
+
+    fn checkpoint_diff(&self, diff: &CheckpointDiff) -> String {
+        keeping::diff(self, diff)
+    }
+
+    fn collected(&self, collected: &Collected) -> String {
+        keeping::collected(self, collected)
     }
 
     fn exported(&self, exported: &[Exported]) -> String {
@@ -383,7 +401,7 @@ impl Table {
         _ = writeln!(out, "\nto get an output: {}", shown(&command, 400));
     }
 
-    fn age(&self, at_us: Option<i64>) -> String {
+    pub(super) fn age(&self, at_us: Option<i64>) -> String {
         at_us.map_or_else(|| "-".to_owned(), |at| length(self.now.since(Timestamp(at)).0))
     }
 }

@@ -1,0 +1,1 @@
+SELECT sha256 FROM files
