@@ -27,5 +27,5 @@ pub use digest::Digest;
 pub use error::Error;
 pub use reader::BlobReader;
 pub use shelves::{Listed, SHELF_BLOBS_MAX};
-pub use store::{BlobRef, BlobStore, URL_BYTES_MAX};
+pub use store::{BlobRef, BlobStore, LocalCopy, URL_BYTES_MAX};
 pub use writer::{BLOB_BYTES_MAX, BlobWriter};

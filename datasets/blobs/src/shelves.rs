@@ -1,10 +1,10 @@
 //! What a local store holds, by the first byte of the digest, and how blobs leave it.
 //!
-//! A writer that finds its blob in the store only renews the time of the file; a sweep removes a
+//! A writer that finds its blob in the store only renews the time of access; a sweep removes a
 //! file only if that time is old. Both happen under one lock file (writers share it, a sweep has it
 //! alone for a few files at a time), so a blob that is put again while it is swept survives.
 
-use std::fs::{self, File, OpenOptions};
+use std::fs::{self, File, FileTimes, Metadata, OpenOptions};
 use std::io::ErrorKind;
 use std::path::Path;
 use std::time::SystemTime;
@@ -56,6 +56,13 @@ fn open_lock(root: &Path) -> Result<File, Error> {
     opened.map_err(io("open", &path))
 }
 
+/// When a file was written, or renewed since. Renewing leaves the time of writing alone, by which its
+/// readers know that nobody wrote to it. Where the file system keeps access times, reading a blob
+/// makes it young as well: it only stays longer.
+fn put_at(metadata: &Metadata) -> std::io::Result<SystemTime> {
+    Ok(metadata.modified()?.max(metadata.accessed()?))
+}
+
 /// Makes the blob as young as one that is put now; its size, or none if there is no such blob.
 pub(crate) fn renew(root: &Path, digest: &Digest) -> Result<Option<u64>, Error> {
     let path = root.join(digest.location());
@@ -69,7 +76,8 @@ pub(crate) fn renew(root: &Path, digest: &Digest) -> Result<Option<u64>, Error> 
     if !metadata.is_file() {
         return Ok(None);
     }
-    file.set_modified(SystemTime::now()).map_err(io("set the time of", &path))?;
+    let now = FileTimes::new().set_accessed(SystemTime::now());
+    file.set_times(now).map_err(io("set the time of", &path))?;
     Ok(Some(metadata.len()))
 }
 
@@ -95,7 +103,7 @@ pub(crate) fn list(root: &Path, shelf: u8) -> Result<Vec<Listed>, Error> {
             Err(error) if error.kind() == ErrorKind::NotFound => continue,
             Err(error) => return Err(io("read the metadata of", &entry.path())(error)),
         };
-        let put_at = metadata.modified().map_err(io("read the time of", &entry.path()))?;
+        let put_at = put_at(&metadata).map_err(io("read the time of", &entry.path()))?;
         if listed.len() == SHELF_BLOBS_MAX {
             return Err(Error::ShelfTooFull { shelf: first, blobs_max: SHELF_BLOBS_MAX });
         }
@@ -112,7 +120,7 @@ pub(crate) fn remove(root: &Path, digests: &[Digest], before: SystemTime) -> Res
         lock.lock().map_err(io("lock", &lock_path))?;
         for digest in some {
             let path = root.join(digest.location());
-            let put_at = match fs::metadata(&path).and_then(|metadata| metadata.modified()) {
+            let put_at = match fs::metadata(&path).and_then(|metadata| put_at(&metadata)) {
                 Ok(put_at) => put_at,
                 Err(error) if error.kind() == ErrorKind::NotFound => continue,
                 Err(error) => return Err(io("read the time of", &path)(error)),

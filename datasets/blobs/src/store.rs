@@ -7,6 +7,7 @@ use futures::TryStreamExt as _;
 use object_store::local::LocalFileSystem;
 use object_store::{GetResult, ObjectStore, ObjectStoreExt as _};
 use sha2::Digest as _;
+use tokio::io::AsyncWriteExt as _;
 
 use crate::bucket::{self, Bucket, FRESH};
 use crate::shelves::{self, Listed};
@@ -30,6 +31,20 @@ pub struct BlobRef {
 pub struct BlobStore {
     pub(crate) place: Place,
     reads: Arc<dyn ObjectStore>,
+}
+
+/// See [`BlobStore::local_copy`].
+#[derive(Debug)]
+pub struct LocalCopy {
+    path: PathBuf,
+    _copy: Option<tempfile::NamedTempFile>,
+}
+
+impl LocalCopy {
+    /// Good while this is held; a file that is open stays so.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
 }
 
 #[derive(Debug, Clone)]
@@ -161,6 +176,28 @@ impl BlobStore {
         let Place::Local(root) = &self.place else { return Ok(None) };
         let path = root.join(digest.location());
         Ok(path.is_file().then_some(path))
+    }
+
+    /// The blob as a file: its own in a local directory, else a copy that goes with what is returned.
+    /// A copy was checked, the store's own file was not. None if there is no such blob.
+    pub async fn local_copy(&self, sha256: &str) -> Result<Option<LocalCopy>, Error> {
+        if let Place::Local(_) = self.place {
+            let path = self.local_path(sha256)?;
+            return Ok(path.map(|path| LocalCopy { path, _copy: None }));
+        }
+        let mut reader = match self.open_reader(sha256).await {
+            Ok(reader) => reader,
+            Err(Error::NotFound { .. }) => return Ok(None),
+            Err(error) => return Err(error),
+        };
+        let staged = |source| Error::Staged { source };
+        let copy = blocking(move || tempfile::NamedTempFile::new().map_err(staged)).await?;
+        let mut file = tokio::fs::File::from_std(copy.reopen().map_err(staged)?);
+        while let Some(part) = reader.next().await? {
+            file.write_all(&part).await.map_err(staged)?;
+        }
+        file.flush().await.map_err(staged)?;
+        Ok(Some(LocalCopy { path: copy.path().to_owned(), _copy: Some(copy) }))
     }
 
     pub async fn contains(&self, sha256: &str) -> Result<bool, Error> {

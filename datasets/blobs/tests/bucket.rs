@@ -44,6 +44,8 @@ fn pattern(len: usize) -> Vec<u8> {
 #[tokio::test]
 async fn blobs_come_back_whole_in_one_request_and_in_parts() {
     let yard = yard().await;
+    let none = yard.store.local_copy(Digest::of(b"none").as_str()).await.unwrap();
+    assert!(none.is_none());
     for len in [0, 1, (1 << 20) + 1, (8 << 20) - 1, (17 << 20) + 3] {
         let bytes = pattern(len);
         let mut writer = yard.store.writer();
@@ -60,6 +62,8 @@ async fn blobs_come_back_whole_in_one_request_and_in_parts() {
             read.extend_from_slice(&part);
         }
         assert_eq!(read, bytes);
+        let copy = yard.store.local_copy(&put.sha256).await.unwrap().unwrap();
+        assert_eq!(std::fs::read(copy.path()).unwrap(), bytes);
         assert!(yard.server.file(&key(&put.sha256)).is_file());
     }
 }

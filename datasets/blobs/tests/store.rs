@@ -221,7 +221,8 @@ fn ago(seconds: u64) -> SystemTime {
 
 fn backdate(store: &BlobStore, sha256: &str, put_at: SystemTime) {
     let path = store.local_path(sha256).unwrap().unwrap();
-    fs::OpenOptions::new().append(true).open(path).unwrap().set_modified(put_at).unwrap();
+    let times = fs::FileTimes::new().set_modified(put_at).set_accessed(put_at);
+    fs::OpenOptions::new().append(true).open(path).unwrap().set_times(times).unwrap();
 }
 
 #[tokio::test]
@@ -236,7 +237,13 @@ async fn a_sweep_takes_old_blobs_and_one_that_is_put_or_renewed_again_is_young()
         backdate(&store, &blob.sha256, ago(7_200));
     }
     store.put(Bytes::from_static(b"again")).await.unwrap();
+    let written_at = |sha256: &str| {
+        let path = store.local_path(sha256).unwrap().unwrap();
+        fs::metadata(path).unwrap().modified().unwrap()
+    };
+    let before = written_at(&blobs[3].sha256);
     assert_eq!(store.renew(&blobs[3].sha256).await.unwrap(), Some(7));
+    assert_eq!(written_at(&blobs[3].sha256), before, "for its readers it is the same file");
     assert_eq!(store.renew(Digest::of(b"none").as_str()).await.unwrap(), None);
     let mut listed = Vec::new();
     for shelf in 0..=u8::MAX {

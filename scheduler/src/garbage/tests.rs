@@ -2,7 +2,7 @@
 //! the plainest model there is: what is named must be there, and in the end nothing else is.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs::OpenOptions;
+use std::fs::{FileTimes, OpenOptions};
 
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
@@ -293,7 +293,7 @@ impl World {
                 && let Some(path) = self.blobs.local_path(&digest).unwrap()
                 && let Ok(file) = OpenOptions::new().append(true).open(path)
             {
-                file.set_modified(old).unwrap();
+                file.set_times(FileTimes::new().set_modified(old).set_accessed(old)).unwrap();
             }
         }
     }

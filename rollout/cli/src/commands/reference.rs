@@ -34,17 +34,22 @@ pub fn markdown() -> String {
     out.push_str("\n## Global options\n\n");
     options(&mut out, root.get_arguments().filter(|arg| arg.is_global_set()));
     for command in root.get_subcommands().filter(|command| !command.is_hide_set()) {
-        section(&mut out, command);
+        section(&mut out, command, command.get_name());
+        for below in
+            command.get_subcommands().filter(|below| !below.is_hide_set() && below.get_name() != "help")
+        {
+            section(&mut out, below, &format!("{} {}", command.get_name(), below.get_name()));
+        }
     }
     out
 }
 
-fn section(out: &mut String, command: &Command) {
-    _ = write!(out, "\n## rollyard {}\n\n", command.get_name());
+fn section(out: &mut String, command: &Command, name: &str) {
+    _ = write!(out, "\n## rollyard {name}\n\n");
     if let Some(about) = command.get_about() {
         _ = writeln!(out, "{about}.\n");
     }
-    let mut usage = format!("rollyard {}", command.get_name());
+    let mut usage = format!("rollyard {name}");
     let own: Vec<&Arg> = command
         .get_arguments()
         .filter(|arg| {
@@ -57,6 +62,9 @@ fn section(out: &mut String, command: &Command) {
     for arg in own.iter().filter(|arg| arg.is_positional()) {
         let name = value_name(arg);
         usage += &if arg.is_required_set() { format!(" {name}") } else { format!(" [{name}]") };
+    }
+    if command.has_subcommands() {
+        usage.push_str(" COMMAND");
     }
     _ = writeln!(out, "```\n{usage}\n```");
     if !own.is_empty() {
