@@ -50,7 +50,7 @@ fn state(table: &Table, checkpoint: &Checkpoint) -> String {
 
 pub(super) fn checkpoint(table: &Table, detail: &CheckpointDetail) -> String {
     let mut out = String::new();
-    label(table.columns, &mut out, "checkpoint", &shown(&detail.id, 80));
+    label(table.columns, &mut out, "id", &shown(&detail.id, 80));
     label(table.columns, &mut out, "image", &shown(&detail.image, SENTENCE_CHARS_MAX));
     let sum = |of: fn(&Layer) -> u64| detail.layers.iter().map(of).fold(0, u64::saturating_add);
     let (content, packed) = (sum(|layer| layer.content_bytes), sum(|layer| layer.packed_bytes));
