@@ -76,6 +76,7 @@ impl Storage {
             source: Box::new(source),
         };
         let blobs = opened.map_err(blobs::Error::Runtime).and_then(|opened| opened).map_err(failed)?;
+        blobs.check().await.map_err(failed)?;
         Ok(Self { blobs })
     }
 

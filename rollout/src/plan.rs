@@ -207,6 +207,30 @@ pub struct OutputPlan {
     pub columns: Vec<String>,
     /// Whether rows of table `artifacts` are written.
     pub artifacts: bool,
+    pub retain: RetainPlan,
+}
+
+/// How long what a job leaves beside its tables is kept.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RetainPlan {
+    /// Shards, after all consumers have committed them. Nothing is deleted by it while there are no
+    /// consumers.
+    pub committed: Millis,
+    /// Checkpoints of rollouts that did not end well, after those ended.
+    pub failed_workspaces: Millis,
+    /// All other checkpoints, and the trees that task rows name, after the job ended.
+    pub checkpoints: Millis,
+}
+
+impl Default for RetainPlan {
+    fn default() -> Self {
+        const DAY_MS: u64 = 86_400_000;
+        Self {
+            committed: Millis(7 * DAY_MS),
+            failed_workspaces: Millis(DAY_MS),
+            checkpoints: Millis(7 * DAY_MS),
+        }
+    }
 }
 
 /// Seal at the first one reached; a group is never split.

@@ -187,7 +187,7 @@ tasks: {from: {inline: [{n: 1}]}}
 group: {}
 admission: {}
 defaults: {image: host, resources: {request: {}, limit: {}}, retry: {}, checkpoint: {}}
-output: {shard: {}}
+output: {shard: {}, retain: {}}
 matrix: {values: {}}
 steps:
   - {name: a, agent: {command: [x]}, outputs: [{name: o, path: o}], resources: {request: {}, limit: {}}}

@@ -66,6 +66,20 @@ fn looked_up(parts: &[&str]) -> Template {
 }
 
 #[test]
+fn retention_is_read_and_has_defaults() {
+    let retain = plan(HELLO).output.retain;
+    let days = |days: u64| Millis(days * 86_400_000);
+    assert_eq!((retain.committed, retain.failed_workspaces, retain.checkpoints), (days(7), days(1), days(7)));
+    let text =
+        HELLO.replace("{table: ./out}", "{table: ./out, retain: {checkpoints: 0s, failed_workspaces: 2h}}");
+    let retain = plan(&text).output.retain;
+    assert_eq!(
+        (retain.committed, retain.failed_workspaces, retain.checkpoints),
+        (days(7), Millis(7_200_000), Millis(0))
+    );
+}
+
+#[test]
 fn the_minimal_job_means_what_it_says() {
     let checked = spec::check(HELLO, "hello.yaml");
     assert_eq!(checked.diagnostics, []);

@@ -3,9 +3,11 @@
 
 mod artifact;
 mod blob;
+mod checkpoints;
 mod counts;
 mod error;
 mod explain;
+mod garbage;
 mod jobs;
 mod limits;
 mod logs;
@@ -33,6 +35,7 @@ pub(crate) use blob::CHUNK_BYTES_MAX;
 pub use error::{ApiCode, ApiError};
 
 use crate::clock::ScheduleClock;
+use crate::garbage::Collector;
 use crate::health::HealthBoard;
 use crate::inbox::{Commits, Inbox};
 use crate::jobs::Jobs;
@@ -56,6 +59,8 @@ pub struct JobsService {
     pub(crate) commits: watch::Receiver<Commits>,
     pub(crate) health: HealthBoard,
     pub(crate) counts: CountsCache,
+    /// None where there is only the store.
+    pub(crate) collector: Option<Collector>,
     pub(crate) limits: Limits,
     pub(crate) tasks: TaskTracker,
     pub(crate) stop: CancellationToken,
@@ -67,13 +72,15 @@ pub(crate) use counts::CountsCache;
 pub(crate) use limits::{Limits, more_until, too_slow};
 
 impl JobsService {
+    /// The one who deletes; refused where there is none.
+    fn collector(&self) -> Result<&Collector, ApiError> {
+        self.needs_yard()?;
+        self.collector.as_ref().ok_or_else(no_yard)
+    }
+
     /// Refuses what needs a scheduler, where there is none.
     fn needs_yard(&self) -> Result<(), ApiError> {
-        if !self.read_only {
-            return Ok(());
-        }
-        Err(ApiError::new(ApiCode::NoYard, "no yard is running: its data directory is open for reading only")
-            .hint("start one with `rollyard dev`"))
+        if self.read_only { Err(no_yard()) } else { Ok(()) }
     }
 
     /// What the core says; none without a yard, and none while the store takes no writes, for then
@@ -93,6 +100,11 @@ impl JobsService {
     }
 }
 
+fn no_yard() -> ApiError {
+    ApiError::new(ApiCode::NoYard, "no yard is running: its data directory is open for reading only")
+        .hint("start one with `rollyard dev`")
+}
+
 type Reply<T> = Result<Response<T>, Status>;
 type Stream<T> = ReceiverStream<Result<T, Status>>;
 
@@ -101,6 +113,7 @@ impl v1::jobs_server::Jobs for JobsService {
     type WatchStream = Stream<v1::Job>;
     type LogsStream = Stream<v1::LogsChunk>;
     type ReadArtifactStream = Stream<v1::ArtifactChunk>;
+    type ReadLayerStream = Stream<v1::ArtifactChunk>;
 
     async fn put_blob(&self, request: Request<Streaming<v1::BlobChunk>>) -> Reply<v1::PutBlobReply> {
         answer(self.needs_yard())?;
@@ -141,6 +154,33 @@ impl v1::jobs_server::Jobs for JobsService {
         request: Request<v1::ReadArtifactRequest>,
     ) -> Reply<Self::ReadArtifactStream> {
         answer(artifact::read(self, &request.into_inner()).await)
+    }
+    async fn list_checkpoints(
+        &self,
+        request: Request<v1::ListCheckpointsRequest>,
+    ) -> Reply<v1::ListCheckpointsReply> {
+        answer(checkpoints::list(self, &request.into_inner()).await)
+    }
+    async fn get_checkpoint(
+        &self,
+        request: Request<v1::GetCheckpointRequest>,
+    ) -> Reply<v1::GetCheckpointReply> {
+        answer(checkpoints::get(self, &request.into_inner().id).await)
+    }
+    async fn read_layer(&self, request: Request<v1::ReadLayerRequest>) -> Reply<Self::ReadLayerStream> {
+        answer(checkpoints::read_layer(self, &request.into_inner()).await)
+    }
+    async fn remove_checkpoint(
+        &self,
+        request: Request<v1::RemoveCheckpointRequest>,
+    ) -> Reply<v1::RemoveCheckpointReply> {
+        answer(checkpoints::remove(self, &request.into_inner().id).await)
+    }
+    async fn collect_garbage(
+        &self,
+        request: Request<v1::CollectGarbageRequest>,
+    ) -> Reply<v1::CollectGarbageReply> {
+        answer(garbage::collect(self, &request.into_inner()).await)
     }
     async fn list_nodes(&self, _request: Request<v1::ListNodesRequest>) -> Reply<v1::ListNodesReply> {
         answer(nodes::list(self).await)

@@ -38,6 +38,10 @@ pub struct Config {
     /// A clock for tests.
     #[doc(hidden)]
     pub schedule_clock: ScheduleClock,
+    /// How often what nobody needs is collected.
+    pub collect_every: Duration,
+    /// How long a blob stays that nobody names: until then its job may still be submitted.
+    pub blob_grace: Duration,
     /// Faults for tests.
     #[doc(hidden)]
     pub commit_hook: Option<CommitHook>,
@@ -57,6 +61,8 @@ impl Config {
             client_stall: CLIENT_STALL_MAX,
             reader_stall: READER_STALL_MAX,
             schedule_clock: ScheduleClock::default(),
+            collect_every: Duration::from_secs(3_600),
+            blob_grace: Duration::from_secs(24 * 3_600),
             commit_hook: None,
         }
     }

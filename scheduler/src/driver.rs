@@ -268,6 +268,10 @@ impl Driver {
                 pass.batch.schedules.push(change);
                 pass.replies.push(Reply::Done(done));
             }
+            Input::RemoveCheckpoints { records, done } => {
+                pass.batch.records.extend(records);
+                pass.replies.push(Reply::Done(done));
+            }
             Input::Ask(question) => pass.replies.push(Reply::Ask(question)),
         }
         Ok(())

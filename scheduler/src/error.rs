@@ -40,6 +40,8 @@ pub enum Error {
     Rows { job: JobId, source: Box<crate::rows::RowsError> },
     #[error("cannot use the blob store {url}")]
     Blobs { url: String, source: Box<blobs::Error> },
+    #[error("the blobs of the yard in {} are at {kept}, not at {asked}", data_dir.display())]
+    BlobsElsewhere { data_dir: PathBuf, kept: String, asked: String },
     #[error("the server stopped")]
     Serve { source: tonic::transport::Error },
     #[error("a task of the scheduler ended by a panic: {task}")]
@@ -66,13 +68,14 @@ impl Error {
             Self::StoredSpec { .. } => "stored_spec_invalid",
             Self::Rows { .. } => "rows_unreadable",
             Self::Blobs { .. } => "blobs_failed",
+            Self::BlobsElsewhere { .. } => "blobs_elsewhere",
             Self::Serve { .. } => "serve_failed",
             Self::Panicked { .. } => "internal",
         }
     }
 
     /// Every code of [`Error::code`].
-    pub const CODES: [&'static str; 18] = [
+    pub const CODES: [&'static str; 19] = [
         "bad_address",
         "listen_not_loopback",
         "listen_failed",
@@ -89,6 +92,7 @@ impl Error {
         "stored_spec_invalid",
         "rows_unreadable",
         "blobs_failed",
+        "blobs_elsewhere",
         "serve_failed",
         "internal",
     ];
@@ -104,8 +108,11 @@ impl Error {
     }
 
     /// What to do about it.
-    pub const fn hint(&self) -> Option<&'static str> {
+    pub fn hint(&self) -> Option<&'static str> {
         Some(match self {
+            Self::Blobs { source, .. } if matches!(**source, blobs::Error::Claimed { .. }) => {
+                "give each yard a place of its own; if that yard is gone for good, remove the object `owner` there"
+            }
             Self::BadAddress { .. } => "write unix:/path/to/socket, or an IP address with a port",
             Self::ListenNotLoopback { .. } => {
                 "there is no TLS yet: listen on a Unix socket (unix:/path) or on 127.0.0.1 or [::1]"
@@ -114,6 +121,9 @@ impl Error {
                 "make it a directory that this user can write to, or choose another data directory"
             }
             Self::DataDirLocked { .. } => "stop that process, or choose another data directory",
+            Self::BlobsElsewhere { .. } => {
+                "leave --blobs out, or begin with an empty data directory: stored blobs are not moved"
+            }
             Self::DatabaseCorrupt { .. } => {
                 "move the file and its -wal and -shm companions aside and start again; nothing was deleted or changed"
             }

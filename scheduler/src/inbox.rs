@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use rollout::plan::JobPlan;
 use rollout::{FailureCode, GroupId, IncarnationId, JobId, NodeId};
-use scheduler_core::{Cluster, Event, Now};
+use scheduler_core::{Cluster, Event, Now, Record};
 use tokio::sync::{OwnedSemaphorePermit, mpsc, oneshot};
 
 use crate::error::Error;
@@ -67,6 +67,11 @@ pub enum Input {
     /// Schedules that were submitted, switched, removed or left out; answered after the commit.
     Schedule {
         change: ScheduleChange,
+        done: oneshot::Sender<()>,
+    },
+    /// Checkpoints that no open group has, and so the core does not know, are removed from the books.
+    RemoveCheckpoints {
+        records: Vec<Record>,
         done: oneshot::Sender<()>,
     },
     /// A question to the core, answered between two passes.
@@ -133,6 +138,9 @@ impl fmt::Debug for Input {
             Self::Cancel { job, .. } => f.debug_tuple("Cancel").field(job).finish(),
             Self::Sealed { groups, .. } => f.debug_tuple("Sealed").field(&groups.len()).finish(),
             Self::Schedule { change, .. } => f.debug_tuple("Schedule").field(change).finish(),
+            Self::RemoveCheckpoints { records, .. } => {
+                f.debug_tuple("RemoveCheckpoints").field(&records.len()).finish()
+            }
             Self::Ask(_) => f.write_str("Ask"),
         }
     }

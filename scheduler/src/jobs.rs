@@ -94,6 +94,18 @@ impl JobFacts {
         success_at(&self.plan)
     }
 
+    /// Every row of the task set that runs, if rows name trees in the blob store. Blocks on the disk.
+    pub fn each_row_with_trees(&self, mut visit: impl FnMut(&Row)) -> Result<(), RowsError> {
+        let mut layers = self.plan.steps.iter().flat_map(|step| &step.layers);
+        if layers.all(|layer| layer.as_literal().is_some()) {
+            return Ok(());
+        }
+        for index in self.rows.selection().candidates() {
+            visit(&self.rows.row(&self.plan, index)?);
+        }
+        Ok(())
+    }
+
     fn lookup<T>(
         &self,
         group: GroupId,
@@ -297,6 +309,7 @@ mod tests {
             groups_total: 2,
             group_size: 1,
             created_at: Timestamp(1),
+            retain: rollout::plan::RetainPlan::default(),
             files: Vec::new(),
         };
         let batch = Batch { new_jobs: vec![new_job], ..Batch::default() };

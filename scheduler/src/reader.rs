@@ -25,6 +25,7 @@ use crate::health::HealthBoard;
 use crate::inbox::{Commits, Inbox};
 use crate::jobs::Jobs;
 use crate::listener::Connection;
+use crate::place;
 use crate::schedules::Schedules;
 use crate::store;
 
@@ -43,7 +44,7 @@ impl Reader {
         let failed = |source| Error::DataDir { path: config.data_dir.clone(), source };
         let data_dir = std::fs::canonicalize(&config.data_dir).map_err(failed)?;
         let reads = store::open_read_only(&data_dir).await?;
-        let url = config.blobs.clone().unwrap_or_else(|| format!("file://{}/blobs", data_dir.display()));
+        let url = place::blobs_url(&data_dir, config.blobs.as_deref())?;
         let opened = tokio::task::spawn_blocking(move || {
             BlobStore::open_existing(&url).map_err(|source| Error::Blobs { url, source: Box::new(source) })
         });
@@ -65,6 +66,7 @@ impl Reader {
             commits,
             health: HealthBoard::new(),
             counts: CountsCache::default(),
+            collector: None,
             limits: Limits::new(config.client_stall, config.reader_stall),
             tasks: tasks.clone(),
             stop: stop.clone(),

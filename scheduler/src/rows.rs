@@ -1,7 +1,6 @@
 //! Task rows of a job: inline in its spec, or a file in the blob store; and which of them run.
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
 
 use blobs::BlobStore;
 use datasets::tasks::{Format, RowError, TaskFile};
@@ -19,7 +18,7 @@ pub enum RowsError {
     #[error("blob {sha256} of client file `{path}` is not in the store")]
     BlobMissing { path: String, sha256: String },
     #[error("cannot look for blob {sha256}")]
-    Blob { sha256: String, source: blobs::Error },
+    Blob { sha256: String, source: Box<blobs::Error> },
     #[error("client file `{path}`")]
     File { path: String, source: RowError },
     #[error("there is no row {index}")]
@@ -105,12 +104,14 @@ impl Source {
             TaskSource::Jsonl { .. } | TaskSource::Harbor { .. } | TaskSource::Inline(_) => Format::Jsonl,
         };
         let Some(sha256) = files.get(&path) else { return Err(RowsError::NotSent { path }) };
-        let found: Option<PathBuf> =
-            blobs.local_path(sha256).map_err(|source| RowsError::Blob { sha256: sha256.clone(), source })?;
+        // Called on a thread that may block. What is opened stays open, whatever becomes of a copy.
+        let found = tokio::runtime::Handle::current().block_on(blobs.local_copy(sha256));
+        let found =
+            found.map_err(|source| RowsError::Blob { sha256: sha256.clone(), source: Box::new(source) })?;
         let Some(found) = found else {
             return Err(RowsError::BlobMissing { path, sha256: sha256.clone() });
         };
-        match TaskFile::open(&found, format) {
+        match TaskFile::open(found.path(), format) {
             Ok(file) => Ok(Self::File { path, file: Box::new(file) }),
             Err(source) => Err(RowsError::File { path, source }),
         }

@@ -10,6 +10,7 @@ mod keeper;
 use rollout::{JobId, ScheduleId};
 use tokio::sync::{mpsc, oneshot};
 
+pub(crate) use fire::scheduled_job;
 pub(crate) use keeper::Keeper;
 
 use crate::api::ApiError;

@@ -19,12 +19,14 @@ use crate::clock;
 use crate::config::Config;
 use crate::driver::{Deadlines, Driver};
 use crate::error::Error;
+use crate::garbage::Collector;
 use crate::health::HealthBoard;
 use crate::inbox::{Commits, Inbox};
 use crate::jobs::Jobs;
 use crate::link::{Links, NodesService, Starts, Welcome};
 use crate::listener::{Connection, Listener};
 use crate::lock::DataDirLock;
+use crate::place;
 use crate::recorder::Recorder;
 use crate::route::{CALLS_PER_CONNECTION_MAX, Route};
 use crate::schedules::{Keeper, Schedules};
@@ -84,11 +86,13 @@ impl Scheduler {
         std::fs::DirBuilder::new().recursive(true).mode(0o700).create(&data_dir).map_err(failed)?;
         let data_dir: PathBuf = std::fs::canonicalize(&data_dir).map_err(failed)?;
         let lock = DataDirLock::take(&data_dir)?;
-        let blobs_url =
-            config.blobs.clone().unwrap_or_else(|| format!("file://{}/blobs", data_dir.display()));
+        let blobs_url = place::blobs_url(&data_dir, config.blobs.as_deref())?;
         let blobs = open_blobs(blobs_url.clone()).await?;
+        place::keep(&data_dir, &blobs_url)?;
         let (writer, reads, yard_id) = store::open(&data_dir, config.commit_hook.clone()).await?;
         let epoch = writer.epoch();
+        let claimed = blobs.claim(&yard_id).await;
+        claimed.map_err(|source| Error::Blobs { url: blobs_url.clone(), source: Box::new(source) })?;
 
         let now = Now { boot: clock::boot(), wall: clock::wall() };
         let jobs = Jobs::new(reads.clone(), blobs.clone());
@@ -159,6 +163,8 @@ impl Scheduler {
             tasks: tasks.clone(),
             stop: stop.clone(),
         };
+        let collector = Collector::new(jobs.clone(), blobs.clone(), inbox.clone(), config.blob_grace);
+        tasks.spawn(collector.clone().run(config.collect_every, stop.clone()));
         let jobs_service = JobsService {
             reads,
             jobs,
@@ -170,6 +176,7 @@ impl Scheduler {
             commits: committed,
             health,
             counts: CountsCache::default(),
+            collector: Some(collector),
             limits: Limits::new(config.client_stall, config.reader_stall),
             tasks: tasks.clone(),
             stop: stop.clone(),

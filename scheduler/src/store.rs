@@ -7,7 +7,9 @@
 //! Only this module and its children know SQL. One statement per file in `queries/`; a bulk write
 //! is one statement over a JSON array.
 
+mod checkpoints;
 mod fold;
+mod garbage;
 mod groups;
 mod open;
 mod read;
@@ -20,7 +22,9 @@ use std::time::Duration;
 
 use sqlx::SqlitePool;
 
+pub use checkpoints::{CheckpointRow, Of, Taken, UserRow};
 pub use fold::{Batch, NewJob, ShardRow, StoredFile};
+pub use garbage::{Marked, Root};
 pub use groups::{ClosedGroup, EndedAttempt, GroupRows, MemberRow};
 pub use open::{DATABASE_FILE, open, open_read_only};
 pub use read::{AttemptRow, Failures, JobCounts, JobRow, NodeRow, RolloutRow};

@@ -3,7 +3,7 @@
 //!
 //! A blob is immutable. It is absent or whole, whenever the writer was killed, and its bytes are
 //! checked against its digest before any of them are served. This crate never decides what to
-//! keep: nothing is deleted here.
+//! keep: its owner lists and removes, and no blob leaves that was put since a time the owner names.
 //!
 //! ```
 //! # tokio::runtime::Runtime::new().unwrap().block_on(async {
@@ -14,9 +14,11 @@
 //! # });
 //! ```
 
+mod bucket;
 mod digest;
 mod error;
 mod reader;
+mod shelves;
 mod staging;
 mod store;
 mod writer;
@@ -24,5 +26,6 @@ mod writer;
 pub use digest::Digest;
 pub use error::Error;
 pub use reader::BlobReader;
-pub use store::{BlobRef, BlobStore, URL_BYTES_MAX};
+pub use shelves::{Listed, SHELF_BLOBS_MAX};
+pub use store::{BlobRef, BlobStore, LocalCopy, URL_BYTES_MAX};
 pub use writer::{BLOB_BYTES_MAX, BlobWriter};

@@ -11,7 +11,9 @@ use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::process;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::SystemTime;
 
+use crate::shelves::Writing;
 use crate::{Digest, Error};
 
 const FOLDER: &str = "staged";
@@ -22,7 +24,7 @@ const SWEPT_FILES_MAX: usize = 100_000;
 
 static NEXT: AtomicU64 = AtomicU64::new(0);
 
-fn io(action: &'static str, path: &Path) -> impl FnOnce(std::io::Error) -> Error {
+pub(crate) fn io(action: &'static str, path: &Path) -> impl FnOnce(std::io::Error) -> Error {
     let path = path.to_owned();
     move |source| Error::Io { action, path, source }
 }
@@ -62,7 +64,7 @@ pub(crate) fn prepare(root: &Path) -> Result<(), Error> {
 
 /// Makes the folders again that somebody removed under a store in use. What holds the store is not
 /// made: without it the store is gone, or its file system is not mounted.
-fn restore(root: &Path) -> Result<(), Error> {
+pub(crate) fn restore(root: &Path) -> Result<(), Error> {
     if let Some(parent) = root.parent() {
         fs::metadata(parent).map_err(io("find the directory of the store", parent))?;
     }
@@ -143,10 +145,21 @@ impl StagedFile {
         self.file.write_all(bytes).map_err(io("write", &self.path))
     }
 
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    pub(crate) fn sync(&self) -> Result<(), Error> {
+        self.file.sync_all().map_err(io("sync", &self.path))
+    }
+
     /// Makes the file the blob `digest`: durable when this returns.
     pub(crate) fn publish(mut self, root: &Path, digest: &Digest) -> Result<(), Error> {
-        self.file.sync_all().map_err(io("sync", &self.path))?;
+        self.sync()?;
         let target = root.join(digest.location());
+        let writing = Writing::begin(root)?;
+        // The time of a file that took long to write is that of its last byte, by a coarse clock.
+        self.file.set_modified(SystemTime::now()).map_err(io("set the time of", &self.path))?;
         let placed = match fs::rename(&self.path, &target) {
             Err(error) if error.kind() == ErrorKind::NotFound && self.path.exists() => {
                 restore(root)?;
@@ -155,6 +168,7 @@ impl StagedFile {
             placed => placed,
         };
         placed.map_err(io("rename into place", &target))?;
+        drop(writing);
         self.published = true;
         sync_dir(target.parent().unwrap_or(root))
     }

@@ -1,12 +1,16 @@
 use std::path::{Component, Path, PathBuf};
 use std::sync::Arc;
+use std::time::{Duration, SystemTime};
 
 use bytes::{Bytes, BytesMut};
 use futures::TryStreamExt as _;
 use object_store::local::LocalFileSystem;
 use object_store::{GetResult, ObjectStore, ObjectStoreExt as _};
 use sha2::Digest as _;
+use tokio::io::AsyncWriteExt as _;
 
+use crate::bucket::{self, Bucket, FRESH};
+use crate::shelves::{self, Listed};
 use crate::staging::{self, sync_dir};
 use crate::{BlobReader, BlobWriter, Digest, Error};
 
@@ -25,30 +29,92 @@ pub struct BlobRef {
 /// A handle; clones share one store. Its async methods need a tokio runtime.
 #[derive(Debug, Clone)]
 pub struct BlobStore {
-    pub(crate) root: Arc<Path>,
+    pub(crate) place: Place,
     reads: Arc<dyn ObjectStore>,
+}
+
+/// See [`BlobStore::local_copy`].
+#[derive(Debug)]
+pub struct LocalCopy {
+    path: PathBuf,
+    _copy: Option<tempfile::NamedTempFile>,
+}
+
+impl LocalCopy {
+    /// Good while this is held; a file that is open stays so.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+}
+
+#[derive(Debug, Clone)]
+pub(crate) enum Place {
+    Local(Arc<Path>),
+    Bucket { bucket: Bucket, url: Arc<str> },
 }
 
 impl BlobStore {
     /// Opens the store at `file:///absolute/directory`, creating the directory if needed, and
-    /// removes what killed writers left. Blocks on the disk.
+    /// removes what killed writers left; blocks on the disk. Or the one at `s3://bucket/prefix`,
+    /// where nothing is asked of the server yet.
     pub fn open(url: &str) -> Result<Self, Error> {
-        let root = local_root(url)?;
-        staging::prepare(&root)?;
-        let swept = staging::sweep(&root)?;
-        if swept > 0 {
-            tracing::info!(root = %root.display(), swept, "removed unfinished blobs of ended writers");
+        if let Where::Local(root) = parsed(url)? {
+            staging::prepare(&root)?;
+            let swept = staging::sweep(&root)?;
+            if swept > 0 {
+                tracing::info!(root = %root.display(), swept, "removed unfinished blobs of ended writers");
+            }
         }
-        let reads = LocalFileSystem::new_with_prefix(&root).map_err(Error::Open)?;
-        Ok(Self { root: root.into(), reads: Arc::new(reads) })
+        Self::open_existing(url)
     }
 
     /// Opens a store that is there, to read from it: nothing is created and nothing is removed.
     /// Blocks on the disk.
     pub fn open_existing(url: &str) -> Result<Self, Error> {
-        let root = local_root(url)?;
-        let reads = LocalFileSystem::new_with_prefix(&root).map_err(Error::Open)?;
-        Ok(Self { root: root.into(), reads: Arc::new(reads) })
+        match parsed(url)? {
+            Where::Local(root) => {
+                let reads = LocalFileSystem::new_with_prefix(&root).map_err(Error::Open)?;
+                Ok(Self { place: Place::Local(root.into()), reads: Arc::new(reads) })
+            }
+            Where::Bucket { bucket, prefix } => {
+                let bucket = Bucket::open(&bucket, &prefix)?;
+                let reads = bucket.objects();
+                Ok(Self { place: Place::Bucket { bucket, url: url.into() }, reads })
+            }
+        }
+    }
+
+    /// Makes `owner`, an id without line ends, the owner of the store if it has none: the one who may
+    /// sweep it.
+    ///
+    /// # Errors
+    /// [`Error::Claimed`] if it belongs to another.
+    pub async fn claim(&self, owner: &str) -> Result<(), Error> {
+        let found = match &self.place {
+            Place::Local(root) => {
+                let (root, wanted) = (root.clone(), owner.to_owned());
+                blocking(move || shelves::claim(&root, &wanted)).await?
+            }
+            Place::Bucket { bucket, .. } => bucket.claim(owner).await?,
+        };
+        if found == owner {
+            return Ok(());
+        }
+        Err(Error::Claimed { owner: found.chars().take(80).collect::<String>().escape_default().to_string() })
+    }
+
+    /// Whether a store in a bucket is there: that it has an owner. Any local directory is one.
+    ///
+    /// # Errors
+    /// [`Error::NoStore`], or the server does not answer or refuses these credentials.
+    pub async fn check(&self) -> Result<(), Error> {
+        match &self.place {
+            Place::Local(_) => Ok(()),
+            Place::Bucket { bucket, url } => match bucket.owner().await? {
+                Some(_) => Ok(()),
+                None => Err(Error::NoStore { url: url.to_string() }),
+            },
+        }
     }
 
     /// Stores `bytes`. Durable when it returns; a no-op if the store has them.
@@ -106,8 +172,32 @@ impl BlobStore {
     /// Where the blob lies, if this store is a local directory and has it: to mount it or to read
     /// it at random. The bytes are *not* checked.
     pub fn local_path(&self, sha256: &str) -> Result<Option<PathBuf>, Error> {
-        let path = self.root.join(sha256.parse::<Digest>()?.location());
+        let digest = sha256.parse::<Digest>()?;
+        let Place::Local(root) = &self.place else { return Ok(None) };
+        let path = root.join(digest.location());
         Ok(path.is_file().then_some(path))
+    }
+
+    /// The blob as a file: its own in a local directory, else a copy that goes with what is returned.
+    /// A copy was checked, the store's own file was not. None if there is no such blob.
+    pub async fn local_copy(&self, sha256: &str) -> Result<Option<LocalCopy>, Error> {
+        if let Place::Local(_) = self.place {
+            let path = self.local_path(sha256)?;
+            return Ok(path.map(|path| LocalCopy { path, _copy: None }));
+        }
+        let mut reader = match self.open_reader(sha256).await {
+            Ok(reader) => reader,
+            Err(Error::NotFound { .. }) => return Ok(None),
+            Err(error) => return Err(error),
+        };
+        let staged = |source| Error::Staged { source };
+        let copy = blocking(move || tempfile::NamedTempFile::new().map_err(staged)).await?;
+        let mut file = tokio::fs::File::from_std(copy.reopen().map_err(staged)?);
+        while let Some(part) = reader.next().await? {
+            file.write_all(&part).await.map_err(staged)?;
+        }
+        file.flush().await.map_err(staged)?;
+        Ok(Some(LocalCopy { path: copy.path().to_owned(), _copy: Some(copy) }))
     }
 
     pub async fn contains(&self, sha256: &str) -> Result<bool, Error> {
@@ -124,16 +214,53 @@ impl BlobStore {
         }
     }
 
-    /// Whether a blob of that size is there, durably. Another writer may have renamed it into
-    /// place a moment ago, so the directory is synced here too.
-    pub(crate) fn has_durably(&self, digest: &Digest, size: u64) -> Result<bool, Error> {
-        let path = self.root.join(digest.location());
-        // Another size is damage: the new bytes replace it.
-        let present = std::fs::metadata(&path).is_ok_and(|found| found.is_file() && found.len() == size);
-        if present && let Some(parent) = path.parent() {
-            sync_dir(parent)?;
+    /// The bytes of the blob, which from now on is as young as one that is put now. None if the store
+    /// has none, or only one that has to be put again to be young. Whoever is about to name a blob
+    /// that somebody else put renews it first: sweeps take no young blob.
+    pub async fn renew(&self, sha256: &str) -> Result<Option<u64>, Error> {
+        let digest: Digest = sha256.parse()?;
+        match &self.place {
+            Place::Local(root) => {
+                let root = root.clone();
+                blocking(move || shelves::renew(&root, &digest)).await
+            }
+            Place::Bucket { bucket, .. } => bucket.size_if_fresh(&digest).await,
         }
-        Ok(present)
+    }
+
+    /// How long after a blob was last put it must stay at least: a bucket is not asked to make it
+    /// young again sooner.
+    pub const fn grace_min(&self) -> Duration {
+        match self.place {
+            Place::Local(_) => Duration::ZERO,
+            Place::Bucket { .. } => FRESH.saturating_mul(2),
+        }
+    }
+
+    /// The blobs whose digest begins with `shelf`: one part in 256 of the store.
+    ///
+    /// # Errors
+    /// [`Error::ShelfTooFull`] past [`SHELF_BLOBS_MAX`](crate::SHELF_BLOBS_MAX).
+    pub async fn list(&self, shelf: u8) -> Result<Vec<Listed>, Error> {
+        match &self.place {
+            Place::Local(root) => {
+                let root = root.clone();
+                blocking(move || shelves::list(&root, shelf)).await
+            }
+            Place::Bucket { bucket, .. } => bucket.list(shelf).await,
+        }
+    }
+
+    /// Removes those of `digests` that were not put since `before`; which ones that were. For the
+    /// owner of the store alone, one call at a time.
+    pub async fn remove(&self, digests: Vec<Digest>, before: SystemTime) -> Result<Vec<Digest>, Error> {
+        match &self.place {
+            Place::Local(root) => {
+                let root = root.clone();
+                blocking(move || shelves::remove(&root, &digests, before)).await
+            }
+            Place::Bucket { bucket, .. } => bucket.remove(&digests, before).await,
+        }
     }
 
     async fn read(&self, digest: &Digest) -> Result<GetResult, Error> {
@@ -151,19 +278,50 @@ pub(crate) fn check(expected: &Digest, found: &Digest) -> Result<(), Error> {
     Err(Error::ChunkCorrupt { sha256: expected.to_string(), found: found.to_string() })
 }
 
-fn local_root(url: &str) -> Result<PathBuf, Error> {
+async fn blocking<T: Send + 'static>(
+    work: impl FnOnce() -> Result<T, Error> + Send + 'static,
+) -> Result<T, Error> {
+    tokio::task::spawn_blocking(work).await.map_err(Error::Runtime)?
+}
+
+/// Whether a blob of that size is there, durably and young. Another writer may have renamed it into
+/// place a moment ago, so the directory is synced here too.
+pub(crate) fn has_durably(root: &Path, digest: &Digest, size: u64) -> Result<bool, Error> {
+    // Another size is damage: the new bytes replace it.
+    let present = shelves::renew(root, digest)? == Some(size);
+    if present && let Some(parent) = root.join(digest.location()).parent() {
+        sync_dir(parent)?;
+    }
+    Ok(present)
+}
+
+#[derive(Debug, PartialEq)]
+enum Where {
+    Local(PathBuf),
+    Bucket { bucket: String, prefix: String },
+}
+
+fn parsed(url: &str) -> Result<Where, Error> {
     let bad =
         || Error::BadUrl { shown: url.chars().take(200).collect::<String>().escape_default().to_string() };
     let (scheme, rest) = url.split_once("://").ok_or_else(bad)?;
     if scheme.is_empty() || !scheme.bytes().all(|b| b.is_ascii_alphanumeric()) || url.len() > URL_BYTES_MAX {
         return Err(bad());
     }
-    if scheme != "file" {
-        return Err(Error::NotAvailableYet { scheme: scheme.to_owned() });
+    match scheme {
+        "file" => {
+            let path = Path::new(rest);
+            let plain =
+                path.components().all(|part| matches!(part, Component::RootDir | Component::Normal(_)));
+            let good = path.is_absolute() && plain && !rest.contains('\0');
+            good.then(|| Where::Local(path.to_owned())).ok_or_else(bad)
+        }
+        "s3" => {
+            let (bucket, prefix) = bucket::parts(rest).ok_or_else(bad)?;
+            Ok(Where::Bucket { bucket: bucket.to_owned(), prefix: prefix.to_owned() })
+        }
+        _ => Err(Error::NotAvailableYet { scheme: scheme.to_owned() }),
     }
-    let path = Path::new(rest);
-    let plain = path.components().all(|part| matches!(part, Component::RootDir | Component::Normal(_)));
-    if path.is_absolute() && plain && !rest.contains('\0') { Ok(path.to_owned()) } else { Err(bad()) }
 }
 
 #[cfg(test)]
@@ -171,14 +329,24 @@ mod tests {
     use super::*;
 
     #[test]
-    fn urls_other_than_absolute_directories_are_refused_by_name() {
-        for url in ["s3://bucket/prefix", "gs://b", "http://host/x"] {
-            assert!(matches!(local_root(url), Err(Error::NotAvailableYet { .. })), "{url}");
+    fn urls_other_than_absolute_directories_and_buckets_are_refused_by_name() {
+        for url in ["gs://b", "http://host/x"] {
+            assert!(matches!(parsed(url), Err(Error::NotAvailableYet { .. })), "{url}");
         }
-        for url in ["", "/tmp/x", "file://relative/x", "file:///a/../b", "://x", "fi le:///x", "file:///a\0b"]
-        {
-            assert!(matches!(local_root(url), Err(Error::BadUrl { .. })), "{url}");
+        for url in [
+            "",
+            "/tmp/x",
+            "file://relative/x",
+            "file:///a/../b",
+            "://x",
+            "fi le:///x",
+            "file:///a\0b",
+            "s3://",
+        ] {
+            assert!(matches!(parsed(url), Err(Error::BadUrl { .. })), "{url}");
         }
-        assert_eq!(local_root("file:///a/b c").unwrap(), Path::new("/a/b c"));
+        assert_eq!(parsed("file:///a/b c").unwrap(), Where::Local("/a/b c".into()));
+        let bucket = Where::Bucket { bucket: "runs".to_owned(), prefix: "a/b".to_owned() };
+        assert_eq!(parsed("s3://runs/a/b").unwrap(), bucket);
     }
 }

@@ -1,9 +1,12 @@
+use std::fs::File;
 use std::mem;
 
 use sha2::Digest as _;
 use tokio::task::spawn_blocking;
 
+use crate::bucket::{Content, Written, spill};
 use crate::staging::StagedFile;
+use crate::store::{Place, has_durably};
 use crate::{BlobRef, BlobStore, Digest, Error};
 
 /// The largest blob, in bytes: 1 TiB.
@@ -25,7 +28,10 @@ pub struct BlobWriter {
 #[derive(Debug, Default)]
 struct State {
     hasher: sha2::Sha256,
+    /// In a local store.
     staged: Option<StagedFile>,
+    /// What waits to be put into a bucket.
+    spilled: Option<File>,
 }
 
 impl BlobWriter {
@@ -57,15 +63,20 @@ impl BlobWriter {
     async fn spill(&mut self) -> Result<(), Error> {
         let mut state = self.state.take().ok_or(Error::WriterFailed)?;
         let mut buffer = mem::take(&mut self.buffer);
-        let root = self.store.root.clone();
+        let place = self.store.place.clone();
         let task = spawn_blocking(move || {
             state.hasher.update(&buffer);
-            let mut staged = match state.staged.take() {
-                Some(staged) => staged,
-                None => StagedFile::create(&root)?,
-            };
-            staged.write(&buffer)?;
-            state.staged = Some(staged);
+            match &place {
+                Place::Local(root) => {
+                    let mut staged = match state.staged.take() {
+                        Some(staged) => staged,
+                        None => StagedFile::create(root)?,
+                    };
+                    staged.write(&buffer)?;
+                    state.staged = Some(staged);
+                }
+                Place::Bucket { .. } => state.spilled = Some(spill(state.spilled.take(), &buffer)?),
+            }
             buffer.clear();
             Ok((state, buffer))
         });
@@ -88,25 +99,48 @@ impl BlobWriter {
     }
 
     async fn finished(mut self, expected: Option<Digest>) -> Result<BlobRef, Error> {
-        let State { mut hasher, staged } = self.state.take().ok_or(Error::WriterFailed)?;
-        let (buffer, store, size) = (mem::take(&mut self.buffer), self.store.clone(), self.size);
-        let task = spawn_blocking(move || {
-            hasher.update(&buffer);
+        let State { mut hasher, staged, spilled } = self.state.take().ok_or(Error::WriterFailed)?;
+        let (buffer, size) = (mem::take(&mut self.buffer), self.size);
+        let named = move |buffer: &[u8]| {
+            hasher.update(buffer);
             let digest = Digest::finished(hasher);
-            if let Some(expected) = expected.filter(|expected| *expected != digest) {
-                let (expected, found) = (expected.to_string(), digest.to_string());
-                return Err(Error::OtherBytes { expected, found });
+            match expected.filter(|expected| *expected != digest) {
+                Some(expected) => {
+                    Err(Error::OtherBytes { expected: expected.to_string(), found: digest.to_string() })
+                }
+                None => Ok(digest),
             }
-            if !store.has_durably(&digest, size)? {
-                let mut staged = match staged {
-                    Some(staged) => staged,
-                    None => StagedFile::create(&store.root)?,
-                };
-                staged.write(&buffer)?;
-                staged.publish(&store.root, &digest)?;
+        };
+        match self.store.place.clone() {
+            Place::Local(root) => {
+                let task = spawn_blocking(move || {
+                    let digest = named(&buffer)?;
+                    if !has_durably(&root, &digest, size)? {
+                        let mut staged = match staged {
+                            Some(staged) => staged,
+                            None => StagedFile::create(&root)?,
+                        };
+                        staged.write(&buffer)?;
+                        staged.publish(&root, &digest)?;
+                    }
+                    Ok(BlobRef { sha256: digest.to_string(), size })
+                });
+                task.await.map_err(Error::Runtime)?
             }
-            Ok(BlobRef { sha256: digest.to_string(), size })
-        });
-        task.await.map_err(Error::Runtime)?
+            Place::Bucket { bucket, .. } => {
+                let task = spawn_blocking(move || {
+                    let digest = named(&buffer)?;
+                    let bytes = match spilled {
+                        Some(file) => Content::File(spill(Some(file), &buffer)?),
+                        None => Content::Memory(buffer.into()),
+                    };
+                    Ok::<_, Error>(Written { digest, size, bytes })
+                });
+                let written = task.await.map_err(Error::Runtime)??;
+                let sha256 = written.digest.to_string();
+                bucket.put(written).await?;
+                Ok(BlobRef { sha256, size })
+            }
+        }
     }
 }

@@ -4,7 +4,7 @@ use std::fs;
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use blobs::{BlobStore, Digest, Error};
 use bytes::Bytes;
@@ -24,10 +24,14 @@ fn pattern(len: usize, salt: u64) -> Vec<u8> {
     (0..len).map(|_| next()).collect()
 }
 
+/// All but the lock.
 fn files_under(dir: &Path) -> Vec<PathBuf> {
     let mut found = Vec::new();
     for entry in fs::read_dir(dir).unwrap() {
         let path = entry.unwrap().path();
+        if path.ends_with("sweep.lock") {
+            continue;
+        }
         if path.is_dir() { found.extend(files_under(&path)) } else { found.push(path) }
     }
     found
@@ -209,4 +213,90 @@ fn a_writer_killed_at_any_moment_leaves_each_blob_absent_or_whole() {
             assert!(store.local_path(digest).unwrap().is_some(), "round {round}: {digest} was lost");
         }
     }
+}
+
+fn ago(seconds: u64) -> SystemTime {
+    SystemTime::now() - Duration::from_secs(seconds)
+}
+
+fn backdate(store: &BlobStore, sha256: &str, put_at: SystemTime) {
+    let path = store.local_path(sha256).unwrap().unwrap();
+    let times = fs::FileTimes::new().set_modified(put_at).set_accessed(put_at);
+    fs::OpenOptions::new().append(true).open(path).unwrap().set_times(times).unwrap();
+}
+
+#[tokio::test]
+async fn a_sweep_takes_old_blobs_and_one_that_is_put_or_renewed_again_is_young() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = open(dir.path());
+    let mut blobs = Vec::new();
+    for text in ["old", "young", "again", "renewed"] {
+        blobs.push(store.put(Bytes::from_static(text.as_bytes())).await.unwrap());
+    }
+    for blob in [&blobs[0], &blobs[2], &blobs[3]] {
+        backdate(&store, &blob.sha256, ago(7_200));
+    }
+    store.put(Bytes::from_static(b"again")).await.unwrap();
+    let written_at = |sha256: &str| {
+        let path = store.local_path(sha256).unwrap().unwrap();
+        fs::metadata(path).unwrap().modified().unwrap()
+    };
+    let before = written_at(&blobs[3].sha256);
+    assert_eq!(store.renew(&blobs[3].sha256).await.unwrap(), Some(7));
+    assert_eq!(written_at(&blobs[3].sha256), before, "for its readers it is the same file");
+    assert_eq!(store.renew(Digest::of(b"none").as_str()).await.unwrap(), None);
+    let mut listed = Vec::new();
+    for shelf in 0..=u8::MAX {
+        listed.extend(store.list(shelf).await.unwrap());
+    }
+    assert_eq!(listed.len(), 4);
+    let all: Vec<Digest> = listed.into_iter().map(|blob| blob.digest).collect();
+    let removed = store.remove(all, ago(3_600)).await.unwrap();
+    assert_eq!(removed.iter().map(Digest::as_str).collect::<Vec<_>>(), [blobs[0].sha256.as_str()]);
+    assert!(!store.contains(&blobs[0].sha256).await.unwrap());
+    for blob in &blobs[1..] {
+        assert!(store.contains(&blob.sha256).await.unwrap());
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn a_blob_that_writers_put_again_and_again_is_never_swept_under_them() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = open(dir.path());
+    let digest = Digest::of(b"contested");
+    let writers = (0..4).map(|_| {
+        let (store, digest) = (store.clone(), digest.clone());
+        tokio::spawn(async move {
+            for _ in 0..200 {
+                let before = SystemTime::now();
+                store.put(Bytes::from_static(b"contested")).await.unwrap();
+                // No sweep that starts from here with a time before the put may take it.
+                let swept = store.remove(vec![digest.clone()], before).await.unwrap();
+                assert!(swept.is_empty());
+            }
+        })
+    });
+    let writers: Vec<_> = writers.collect();
+    let mut taken = 0;
+    for _ in 0..400 {
+        // A sweep whose time is now takes it, whatever the writers do; they put it again.
+        taken += store.remove(vec![digest.clone()], SystemTime::now()).await.unwrap().len();
+        tokio::task::yield_now().await;
+    }
+    for writer in writers {
+        writer.await.unwrap();
+    }
+    assert!(taken > 0, "the sweeps met the writers");
+    store.put(Bytes::from_static(b"contested")).await.unwrap();
+    assert_eq!(store.get(digest.as_str(), 100).await.unwrap(), "contested");
+}
+
+#[tokio::test]
+async fn a_store_has_one_owner() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = open(dir.path());
+    store.claim("yard-1").await.unwrap();
+    store.claim("yard-1").await.unwrap();
+    let claimed = store.claim("yard-2").await;
+    assert!(matches!(&claimed, Err(Error::Claimed { owner }) if owner == "yard-1"), "{claimed:?}");
 }

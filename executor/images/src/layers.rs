@@ -6,7 +6,7 @@
 //! marks, compressed. The id is the sha256 of the canonical manifest, which both forms have.
 //!
 //! [`pack_upper`] and [`pack_directory`] make the packed form in one walk, [`unpack`] makes the
-//! directory form of it, and [`LayerStore`] keeps directories within a bound.
+//! directory form of it, [`list`] says what is in it, and [`LayerStore`] keeps directories within a bound.
 //!
 //! Packed form: entries in byte order of their paths, each parent before what is in it, no entry
 //! for the root. PAX records hold what a header cannot: long names, fractions of seconds,
@@ -23,6 +23,7 @@ mod archive;
 mod attributes;
 mod entry;
 mod error;
+mod listing;
 mod pack;
 mod paths;
 mod runs;
@@ -36,6 +37,7 @@ mod tests;
 use rollout::Bytes;
 
 pub use error::Error;
+pub use listing::{Listed, ListedKind, list};
 pub use pack::{Dropped, Packed, pack_directory, pack_upper};
 pub use store::{LayerStore, Pinned, STAGED_DIR, Staged};
 pub use unpack::unpack;

@@ -112,6 +112,13 @@ pub enum Command {
     Artifact(Artifact),
     /// Cancel a job
     Cancel(Cancel),
+    /// Look at checkpoints, compare two, or take one away
+    Checkpoint {
+        #[command(subcommand)]
+        command: CheckpointCommand,
+    },
+    /// Remove checkpoints whose time is over and stored data that nobody needs
+    Gc(Gc),
     /// Copy sealed tables into files that other programs read
     Export(Export),
     /// What the yard runs again and again: specs with `schedule`
@@ -145,6 +152,8 @@ pub struct Run {
     /// Go on waiting when the job is held; the default is to stop and leave it to be resumed
     #[arg(long)]
     pub keep_going: bool,
+    #[command(flatten)]
+    pub blobs: Blobs,
     #[command(flatten)]
     pub capacity: Capacity,
 }
@@ -187,6 +196,8 @@ pub struct Dev {
     #[arg(long)]
     pub stop_at_eof: bool,
     #[command(flatten)]
+    pub blobs: Blobs,
+    #[command(flatten)]
     pub capacity: Capacity,
 }
 
@@ -195,6 +206,8 @@ pub struct Scheduler {
     /// Listen here too: unix:/path or http://127.0.0.1:PORT. Loopback only until TLS exists
     #[arg(long, value_name = "URL")]
     pub listen: Vec<String>,
+    #[command(flatten)]
+    pub blobs: Blobs,
 }
 
 #[derive(Debug, Args)]
@@ -207,6 +220,17 @@ pub struct Executor {
     pub name: String,
     #[command(flatten)]
     pub capacity: Capacity,
+}
+
+#[derive(Debug, Clone, Default, Args)]
+pub struct Blobs {
+    /// Where layers, outputs and logs are kept: file:///absolute/directory or s3://bucket/prefix
+    ///
+    /// Chosen once, with the first start on a data directory. A bucket is reached with AWS_ACCESS_KEY_ID,
+    /// AWS_SECRET_ACCESS_KEY, AWS_REGION and AWS_ENDPOINT_URL, here and where executors run.
+    /// Default: blobs in the data directory.
+    #[arg(long = "blobs", value_name = "URL")]
+    pub url: Option<String>,
 }
 
 /// What the node offers. The default is what the machine has, less what it needs itself.
@@ -365,6 +389,56 @@ pub struct FireSchedule {
     /// The same key fires once, however often it is sent [default: a fresh one]
     #[arg(long, value_name = "KEY")]
     pub idempotency_key: Option<String>,
+}
+
+#[derive(Debug, Subcommand)]
+pub enum CheckpointCommand {
+    /// List checkpoints: of the yard, of a job, or of a rollout
+    Ls(CheckpointLs),
+    /// Show what a checkpoint is made of, who started from it, and when it goes
+    Show(CheckpointId),
+    /// Say which paths differ between two checkpoints
+    Diff(CheckpointDiff),
+    /// Take a checkpoint away before its time
+    Rm(CheckpointId),
+}
+
+#[derive(Debug, Args)]
+pub struct CheckpointLs {
+    /// A job or a rollout
+    #[arg(value_name = "JOB_OR_ROLLOUT")]
+    pub of: Option<String>,
+    /// Those that were removed, too
+    #[arg(long)]
+    pub all: bool,
+    /// The most rows
+    #[arg(long, default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    pub limit: u32,
+}
+
+#[derive(Debug, Args)]
+pub struct CheckpointId {
+    /// The checkpoint, as in the columns `ckpt_in` and `ckpt_out`
+    pub id: String,
+}
+
+#[derive(Debug, Args)]
+pub struct CheckpointDiff {
+    /// The checkpoint before
+    pub from: String,
+    /// The checkpoint after
+    pub to: String,
+}
+
+#[derive(Debug, Args)]
+pub struct Gc {
+    /// Remove nothing, say what would go
+    #[arg(long)]
+    pub dry_run: bool,
+    /// How long ago data must have been stored that nobody names, such as 1h; shorter only while
+    /// nobody submits [default: 24h]
+    #[arg(long, value_name = "DURATION", value_parser = clap::value_parser!(rollout::Millis))]
+    pub grace: Option<rollout::Millis>,
 }
 
 #[derive(Debug, Args)]

@@ -2,6 +2,7 @@
 //! ended; how things look is `output`'s.
 
 mod artifact;
+mod checkpoint;
 mod export;
 mod jobs;
 mod logs;
@@ -19,7 +20,7 @@ use std::path::{Path, PathBuf};
 
 use rollout::Timestamp;
 
-use crate::args::{Cli, Command, Flags, OutputFormat};
+use crate::args::{Blobs, Cli, Command, Flags, OutputFormat};
 use crate::client::{Client, YardUrl};
 use crate::error::Error;
 use crate::exit::ExitStatus;
@@ -105,7 +106,7 @@ impl Context {
         if self.yard.is_some() || !yard::has_state(&self.data_dir) {
             return Err(unreachable);
         }
-        let yard = Yard::scheduler(&self.data_dir, &[]).await?;
+        let yard = Yard::scheduler(&self.data_dir, &[], &Blobs::default()).await?;
         let answer = match Client::connect(self.url()?).await {
             Ok(client) => change(&client).await,
             Err(error) => Err(error),
@@ -136,6 +137,8 @@ pub async fn dispatch(cli: Cli, context: &Context) -> Result<ExitStatus, Error> 
         Command::Logs(args) => logs::logs(context, &args).await,
         Command::Artifact(args) => artifact::artifact(context, &args).await,
         Command::Cancel(args) => jobs::cancel(context, &args).await,
+        Command::Checkpoint { command } => checkpoint::checkpoint(context, &command).await,
+        Command::Gc(args) => checkpoint::gc(context, &args).await,
         Command::Export(args) => export::export(context, &args).await,
         Command::Schedule(command) => schedule::schedule(context, &command).await,
         Command::Nodes => jobs::nodes(context).await,

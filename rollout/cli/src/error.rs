@@ -103,6 +103,10 @@ pub enum Error {
     Export { name: String, source: datasets::export::Error },
     #[error("export as {format} is not available yet")]
     NoFormat { format: &'static str },
+    #[error("the checkpoints have more than {limit} {what} to compare")]
+    DiffTooLarge { what: &'static str, limit: u64 },
+    #[error("layer {} cannot be read", shown(layer, 80))]
+    Layer { layer: String, source: Box<images::layers::Error> },
     #[error("interrupted")]
     Interrupted,
     /// `own_yard`: of `run`, whose yard ends with the command.
@@ -186,6 +190,8 @@ impl Error {
             Self::MatrixWaits => "matrix_waits",
             Self::CellsFailed { .. } => "cells_failed",
             Self::FailFast => "fail_fast",
+            Self::DiffTooLarge { .. } => "diff_too_large",
+            Self::Layer { .. } => "chunk_corrupt",
             Self::Interrupted => "interrupted",
             Self::JobEnded { .. } => "job_ended",
         }
@@ -267,6 +273,8 @@ impl Error {
             Self::FileChanged { .. }
             | Self::WriteFile { .. }
             | Self::FailFast
+            | Self::DiffTooLarge { .. }
+            | Self::Layer { .. }
             | Self::BadAnswer { .. }
             | Self::Served { .. }
             | Self::EndedEarly { .. }

@@ -16,6 +16,7 @@ mod rows;
 mod spec;
 mod summary;
 mod talk;
+mod tree_diff;
 mod upload;
 mod usage;
 mod view;

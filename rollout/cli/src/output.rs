@@ -3,6 +3,7 @@
 
 pub mod human;
 pub mod json;
+mod keeping;
 pub mod quiet;
 mod report;
 mod schedules;
@@ -16,7 +17,8 @@ use crate::commands::matrix::CellJob;
 use crate::spec::{DryRun, Finding};
 use crate::summary::Summary;
 use crate::view::{
-    Explanation, Exported, FiredSchedule, Job, Node, Rollout, RolloutSteps, Schedule, Scheduled, Submitted,
+    Checkpoint, CheckpointDetail, CheckpointDiff, Collected, Explanation, Exported, FiredSchedule, Job, Node,
+    Rollout, RolloutSteps, Schedule, Scheduled, Submitted,
 };
 
 /// Renders what a command found. The text ends with a line end, or is empty.
@@ -26,6 +28,10 @@ pub trait Output: std::fmt::Debug + Send + Sync {
     fn rollouts(&self, rollouts: &[Rollout]) -> String;
     fn steps(&self, steps: &RolloutSteps) -> String;
     fn nodes(&self, nodes: &[Node]) -> String;
+    fn checkpoints(&self, checkpoints: &[Checkpoint]) -> String;
+    fn checkpoint(&self, checkpoint: &CheckpointDetail) -> String;
+    fn checkpoint_diff(&self, diff: &CheckpointDiff) -> String;
+    fn collected(&self, collected: &Collected) -> String;
     fn exported(&self, exported: &[Exported]) -> String;
     fn explanation(&self, explanation: &Explanation) -> String;
     fn submitted(&self, submitted: &Submitted) -> String;

@@ -2,9 +2,15 @@
 //! names are the names in `--output json`. Times are microseconds since 1970 UTC, lengths
 //! milliseconds, sizes bytes; what is unknown is null.
 
+mod checkpoints;
+
 use rollout::plan::Per;
 use rollout_wire::v1;
 use serde::Serialize;
+
+pub use checkpoints::{
+    BlobSum, Change, Checkpoint, CheckpointDetail, CheckpointDiff, Collected, Layer, User,
+};
 
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Job {

@@ -16,7 +16,7 @@ use tokio::net::UnixStream;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
-use crate::args::Capacity;
+use crate::args::{Blobs, Capacity};
 use crate::client::{SOCKET_PATH_BYTES_MAX, YardUrl};
 use crate::error::{Boxed, Error};
 use crate::exit::ExitStatus;
@@ -90,8 +90,8 @@ struct Part {
 
 impl Yard {
     /// A scheduler on the socket of the data directory, and a node.
-    pub async fn both(data_dir: &Path, capacity: &Capacity) -> Result<Self, Error> {
-        let mut yard = Self::scheduler(data_dir, &[]).await?;
+    pub async fn both(data_dir: &Path, blobs: &Blobs, capacity: &Capacity) -> Result<Self, Error> {
+        let mut yard = Self::scheduler(data_dir, &[], blobs).await?;
         let url = socket_url(data_dir)?.to_string();
         match start_executor(data_dir, &url, LOCAL, capacity) {
             Ok(executor) => yard.parts.insert(0, executor),
@@ -106,7 +106,7 @@ impl Yard {
     }
 
     /// A scheduler on the socket of the data directory and on `listen`.
-    pub async fn scheduler(data_dir: &Path, listen: &[String]) -> Result<Self, Error> {
+    pub async fn scheduler(data_dir: &Path, listen: &[String], blobs: &Blobs) -> Result<Self, Error> {
         raise_descriptors();
         let own = socket_url(data_dir)?.to_string();
         make_data_dir(data_dir)?;
@@ -124,7 +124,8 @@ impl Yard {
                 listeners.push(Listener::bind(address).await.map_err(of_scheduler)?);
             }
         }
-        let config = scheduler::Config::new(data_dir, local_name());
+        let mut config = scheduler::Config::new(data_dir, local_name());
+        config.blobs = blobs.url.clone();
         let stop = CancellationToken::new();
         let handle = Scheduler::start(config, listeners, stop.clone()).await.map_err(of_scheduler)?;
         let urls = handle.urls().to_vec();
@@ -240,7 +241,7 @@ fn service(
 fn of_scheduler(error: scheduler::Error) -> Error {
     use scheduler::Error as E;
     let exit = match &error {
-        E::BadAddress { .. } | E::ListenNotLoopback { .. } => ExitStatus::BadInput,
+        E::BadAddress { .. } | E::ListenNotLoopback { .. } | E::BlobsElsewhere { .. } => ExitStatus::BadInput,
         _ => ExitStatus::Failure,
     };
     let (code, hint) = (error.code(), error.hint());

@@ -14,8 +14,8 @@ use super::{matrix, models, schedule};
 use crate::expression;
 use crate::ids::StepIndex;
 use crate::plan::{
-    AdmissionPlan, Field, Generated, GroupPlan, JobPlan, OnIncomplete, OutputPlan, ShardPlan, StepKind,
-    StepPlan, Template,
+    AdmissionPlan, Field, Generated, GroupPlan, JobPlan, OnIncomplete, OutputPlan, RetainPlan, ShardPlan,
+    StepKind, StepPlan, Template,
 };
 use crate::resolve;
 use crate::time::Millis;
@@ -168,8 +168,13 @@ fn admission(job: &View<'_>, size: u32, sink: &mut Sink) -> Option<AdmissionPlan
 }
 
 fn output(job: &View<'_>, scope: &Scope, models: &models::Models, sink: &mut Sink) -> Option<OutputPlan> {
-    let default =
-        OutputPlan { table: None, shard: ShardPlan::default(), columns: Vec::new(), artifacts: true };
+    let default = OutputPlan {
+        table: None,
+        shard: ShardPlan::default(),
+        columns: Vec::new(),
+        artifacts: true,
+        retain: RetainPlan::default(),
+    };
     let Some(view) = job.object("output") else { return Some(default) };
     let artifacts = match view.find("include") {
         None => true,
@@ -211,7 +216,18 @@ fn output(job: &View<'_>, scope: &Scope, models: &models::Models, sink: &mut Sin
         },
     };
     let columns = columns.1.iter().map(|item| item.text().map(str::to_owned)).collect::<Option<_>>()?;
-    Some(OutputPlan { table, shard, columns, artifacts })
+    let retain = match view.object("retain") {
+        None => RetainPlan::default(),
+        Some(retain) => {
+            let of = |name, default| retain.text(name).map_or(Some(default), |text| text.parse().ok());
+            RetainPlan {
+                committed: of("committed", default.retain.committed)?,
+                failed_workspaces: of("failed_workspaces", default.retain.failed_workspaces)?,
+                checkpoints: of("checkpoints", default.retain.checkpoints)?,
+            }
+        }
+    };
+    Some(OutputPlan { table, shard, columns, artifacts, retain })
 }
 
 fn warn_steps(job: &View<'_>, steps: &Steps<'_>, models: &models::Models, sink: &mut Sink) {

@@ -643,8 +643,7 @@ static OUTPUT: Object = Object::new(
         field("shard", Shape::Object(&SHARD), "When a file is sealed."),
         field("include", list(&INCLUDE, 6), "Tables and columns to write; default the first four."),
         field("columns", list(&COLUMN, COLUMNS_MAX), "Task columns copied into column `task_row`."),
-        field("retain", Shape::Object(&RETAIN), "How long data is kept.")
-            .later("no `retain`; nothing is deleted"),
+        field("retain", Shape::Object(&RETAIN), "How long what the job leaves is kept."),
     ],
 );
 static SHARD: Object = Object::new(
@@ -658,9 +657,21 @@ static SHARD: Object = Object::new(
 static RETAIN: Object = Object::new(
     "Retain",
     &[
-        field("committed", duration(ZERO, DURATION_MAX), "Data all consumers have committed."),
-        field("failed_workspaces", duration(ZERO, DURATION_MAX), "Workspaces of failed steps."),
-        field("checkpoints", duration(ZERO, DURATION_MAX), "Checkpoints."),
+        field(
+            "committed",
+            duration(ZERO, DURATION_MAX),
+            "Shards all consumers have committed; default 7d. There are no consumers yet: no shard is deleted.",
+        ),
+        field(
+            "failed_workspaces",
+            duration(ZERO, DURATION_MAX),
+            "Checkpoints of rollouts that did not end well, after those ended; default 24h.",
+        ),
+        field(
+            "checkpoints",
+            duration(ZERO, DURATION_MAX),
+            "All other checkpoints, after the job ended; default 7d.",
+        ),
     ],
 );
 

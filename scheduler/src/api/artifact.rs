@@ -47,7 +47,7 @@ pub(super) async fn read(
     Ok(stream)
 }
 
-async fn send(service: JobsService, outlet: Outlet<v1::ArtifactChunk>, sha256: String) {
+pub(super) async fn send(service: JobsService, outlet: Outlet<v1::ArtifactChunk>, sha256: String) {
     let chunk = |data: bytes::Bytes| v1::ArtifactChunk { data: data.to_vec() };
     let ended = tokio::select! {
         () = outlet.closed() => Ok(()),

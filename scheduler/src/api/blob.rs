@@ -45,7 +45,7 @@ async fn store(
     if declared.is_some_and(|size| size > CLIENT_FILE_BYTES_MAX) {
         return Err(too_large());
     }
-    if let Some(size) = service.blobs.size(&sha256).await.map_err(failed)? {
+    if let Some(size) = service.blobs.renew(&sha256).await.map_err(failed)? {
         return Ok(v1::PutBlobReply { size, existed: true });
     }
     let mut writer = service.blobs.writer();

@@ -91,6 +91,10 @@ codes! {
     StoreFailed "store_failed" Unavailable;
     /// What is asked for needs a running yard; only its data directory was opened.
     NoYard "no_yard" FailedPrecondition;
+    /// An open group has the checkpoint, or a sandbox runs that was started from it.
+    CheckpointInUse "checkpoint_in_use" FailedPrecondition;
+    /// What nobody needs is collected already.
+    CollectionRuns "collection_runs" FailedPrecondition;
     /// The scheduler is stopping.
     Stopping "stopping" Unavailable;
 }

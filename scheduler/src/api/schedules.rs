@@ -7,7 +7,7 @@ use rollout::{ScheduleId, Timestamp};
 use rollout_wire::v1;
 use tokio::sync::oneshot;
 
-use super::submit::{Asked, check_key, new_job};
+use super::submit::{Asked, check_key, new_job, renew_trees};
 use super::{ApiError, JobsService, jobs};
 use crate::schedules::{Ask, FiredAs};
 use crate::store::{NewSchedule, ScheduleRow};
@@ -25,6 +25,7 @@ pub(super) async fn register(
 ) -> Result<v1::SubmitReply, ApiError> {
     let table_root = asked.table_root.clone();
     let (checked, facts) = new_job(&service.blobs, plan, asked).await?;
+    renew_trees(service, &facts).await?;
     let now = service.schedule_clock.now();
     let row = ScheduleRow {
         // Of a new one; one that is replaced keeps its own.

@@ -6,10 +6,13 @@ use std::path::{Component, Path};
 use std::sync::Arc;
 
 use blobs::BlobStore;
+use futures::{StreamExt as _, TryStreamExt as _, stream};
 use rand::Rng;
+use rollout::checkpoint::Layer;
 use rollout::plan::{Filter, JobPlan};
 use rollout::{JobId, resolve};
 use rollout_wire::v1;
+use serde_json::Value;
 use sha2::{Digest, Sha256};
 use tokio::sync::oneshot;
 
@@ -31,6 +34,8 @@ pub const CLIENT_FILES_MAX: usize = 4096;
 /// Groups of one job: rows times epochs.
 pub const GROUPS_MAX: u32 = 100_000_000;
 const KEY_BYTES_MAX: usize = 255;
+/// Requests to the blob store at once.
+const RENEWED_AT_ONCE: usize = 16;
 
 pub(super) async fn submit(
     service: &JobsService,
@@ -57,6 +62,8 @@ pub(super) async fn submit(
         });
     }
 
+    // From here on until the job is stored, none of its blobs is collected.
+    let _submitting = service.collector()?.submitting().await;
     let files = stored_files(service, &plan, &request).await?;
     let asked = Asked {
         document: request.document,
@@ -72,6 +79,7 @@ pub(super) async fn submit(
         return schedules::register(service, schedule, plan, asked, warnings).await;
     }
     let (new_job, facts) = new_job(&service.blobs, plan, asked).await?;
+    renew_trees(service, &facts).await?;
     let plan = facts.plan.clone();
     service.jobs.insert(facts);
     let (reply, answer) = oneshot::channel();
@@ -125,6 +133,7 @@ pub(crate) async fn new_job(
         groups_total,
         group_size: facts.plan.group.started(),
         created_at: clock::wall(),
+        retain: facts.plan.output.retain,
         files: asked.files,
     };
     Ok((new_job, facts))
@@ -301,7 +310,7 @@ async fn stored_files(
             missing.details = error::list(unsent.filter_map(|path| serde_json::to_vec(path).ok()));
             return Err(missing);
         };
-        match service.blobs.size(&file.sha256).await.map_err(blob::failed)? {
+        match service.blobs.renew(&file.sha256).await.map_err(blob::failed)? {
             Some(size) if size == file.size => {}
             Some(size) => {
                 let message =
@@ -316,6 +325,30 @@ async fn stored_files(
         files.push(StoredFile { path: path.to_owned(), sha256: file.sha256.clone(), size: file.size });
     }
     Ok(files)
+}
+
+/// The trees that the task rows name are there, and stay until the job is stored.
+pub(super) async fn renew_trees(service: &JobsService, facts: &Arc<JobFacts>) -> Result<(), ApiError> {
+    let reading = facts.clone();
+    let read = tokio::task::spawn_blocking(move || {
+        let tree = |text: &str| text.parse::<Layer>().ok().map(|layer| layer.blob);
+        let named = |value: &Value| value.as_str().and_then(tree);
+        let written = reading.plan.steps.iter().flat_map(|step| &step.layers);
+        let mut blobs: BTreeSet<String> = written.filter_map(|layer| tree(layer.as_literal()?)).collect();
+        reading.each_row_with_trees(|row| blobs.extend(row.values().filter_map(named)))?;
+        Ok(blobs)
+    });
+    let blobs =
+        read.await.map_err(|error| panicked(&error))?.map_err(|error: RowsError| rows_invalid(&error))?;
+    let renewed = stream::iter(blobs).map(async |blob| match service.blobs.renew(&blob).await {
+        Ok(Some(_)) => Ok(()),
+        Ok(None) => {
+            let message = format!("blob {blob} of a tree that the task rows name is not in the store");
+            Err(ApiError::new(ApiCode::BlobMissing, message).hint("send it by PutBlob first"))
+        }
+        Err(error) => Err(blob::failed(error)),
+    });
+    renewed.buffer_unordered(RENEWED_AT_ONCE).try_collect().await
 }
 
 /// Opens the rows and checks every one of them.

@@ -1,5 +1,8 @@
 //! One fire: what becomes of it, and its job.
 
+use std::sync::Arc;
+
+use blobs::BlobStore;
 use rollout::JobId;
 use scheduler_core::cadence::{Decision, WAITING_FIRES_MAX, decide};
 use tokio::sync::oneshot;
@@ -9,7 +12,8 @@ use crate::api::submit::{Asked, new_job};
 use crate::api::{ApiCode, ApiError};
 use crate::error::Error;
 use crate::inbox::{Fired, Input, Stopping, Submission, SubmitRefused};
-use crate::store::{Fire, ScheduleChange, ScheduleRow};
+use crate::jobs::JobFacts;
+use crate::store::{Fire, NewJob, Reads, ScheduleChange, ScheduleRow};
 
 impl Keeper {
     /// Whether the job of the last fire has not ended.
@@ -119,31 +123,36 @@ impl Keeper {
     }
 
     /// The job of a fire, over the files that came with the submit.
-    async fn job_of(
-        &self,
-        row: &ScheduleRow,
-        fire: &Fire,
-    ) -> Result<(crate::store::NewJob, std::sync::Arc<crate::jobs::JobFacts>), ApiError> {
-        let reads = self.jobs.reads();
-        let document = reads.schedule_document(row.schedule).await?;
-        let (document, source_name) =
-            document.ok_or_else(|| ApiError::not_found("schedule", &row.schedule.to_string()))?;
-        let files = reads.schedule_files(row.schedule).await?;
-        let checking = (document.clone(), source_name.clone());
-        let checked = tokio::task::spawn_blocking(move || {
-            let checked = rollout::spec::check(&checking.0, &checking.1);
-            checked.plan.clone().ok_or_else(|| checked.render(&checking.0))
-        });
-        let checked = checked.await.map_err(|error| Error::Panicked { task: error.to_string() })?;
-        let plan = checked.map_err(|problem| ApiError::new(ApiCode::SpecInvalid, problem))?;
-        let asked = Asked {
-            document,
-            source_name,
-            table_root: row.table_root.clone(),
-            idempotency_key: fire.key.clone(),
-            request_hash: row.request_hash.clone(),
-            files,
-        };
-        new_job(&self.blobs, plan, asked).await
+    async fn job_of(&self, row: &ScheduleRow, fire: &Fire) -> Result<(NewJob, Arc<JobFacts>), ApiError> {
+        scheduled_job(self.jobs.reads(), &self.blobs, row, fire.key.clone()).await
     }
+}
+
+/// A job of a schedule, over the files that came with its submit. Nothing is stored of it.
+pub(crate) async fn scheduled_job(
+    reads: &Reads,
+    blobs: &BlobStore,
+    row: &ScheduleRow,
+    idempotency_key: String,
+) -> Result<(NewJob, Arc<JobFacts>), ApiError> {
+    let document = reads.schedule_document(row.schedule).await?;
+    let (document, source_name) =
+        document.ok_or_else(|| ApiError::not_found("schedule", &row.schedule.to_string()))?;
+    let files = reads.schedule_files(row.schedule).await?;
+    let checking = (document.clone(), source_name.clone());
+    let checked = tokio::task::spawn_blocking(move || {
+        let checked = rollout::spec::check(&checking.0, &checking.1);
+        checked.plan.clone().ok_or_else(|| checked.render(&checking.0))
+    });
+    let checked = checked.await.map_err(|error| Error::Panicked { task: error.to_string() })?;
+    let plan = checked.map_err(|problem| ApiError::new(ApiCode::SpecInvalid, problem))?;
+    let asked = Asked {
+        document,
+        source_name,
+        table_root: row.table_root.clone(),
+        idempotency_key,
+        request_hash: row.request_hash.clone(),
+        files,
+    };
+    new_job(blobs, plan, asked).await
 }

@@ -8,8 +8,9 @@ use std::collections::BTreeMap;
 
 use prost::Message;
 use rollout::checkpoint::{Checkpoint, Layer};
+use rollout::plan::RetainPlan;
 use rollout::state::{JobState, StepState};
-use rollout::{AttemptId, FailureCode, GroupId, JobId, NodeId, RolloutId, StepIndex, Timestamp};
+use rollout::{AttemptId, FailureCode, GroupId, JobId, Millis, NodeId, RolloutId, StepIndex, Timestamp};
 use rollout_wire::{to_wire, v1};
 use scheduler_core::Record;
 use scheduler_core::config::BREAKER_WINDOW;
@@ -34,6 +35,7 @@ pub struct NewJob {
     /// Members that start with a group.
     pub group_size: u32,
     pub created_at: Timestamp,
+    pub retain: RetainPlan,
     pub files: Vec<StoredFile>,
 }
 
@@ -195,7 +197,13 @@ fn new_job(job: &NewJob) -> Value {
         job.group_size,
         SEQ_FIRST,
         job.created_at.0,
+        micros(job.retain.checkpoints),
+        micros(job.retain.failed_workspaces),
     ])
+}
+
+fn micros(time: Millis) -> i64 {
+    i64::try_from(time.0.saturating_mul(1_000)).unwrap_or(i64::MAX)
 }
 
 fn files(job: &NewJob) -> impl Iterator<Item = Value> {

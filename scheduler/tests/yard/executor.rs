@@ -32,6 +32,8 @@ pub struct Seen {
     unacknowledged: BTreeMap<(String, u64), v1::AttemptEnded>,
     /// Starts that were forgotten at once, in nothing that is reported.
     pub forgotten: Vec<String>,
+    /// Blobs of layers to start from that were not there.
+    pub missing: Vec<String>,
     /// Started, and told to hold.
     pub running: BTreeMap<(String, u64), v1::AttemptRef>,
 }
@@ -46,6 +48,8 @@ pub struct Behaviour {
     pub node: &'static str,
     /// Attempts start and never end.
     pub hold: bool,
+    /// Attempts of this step start and never end.
+    pub hold_step: Option<&'static str>,
     /// What the executor says of an end, instead of the truth.
     pub lie: Option<fn(&mut v1::Outcome)>,
     pub heartbeat: Duration,
@@ -66,6 +70,7 @@ impl Default for Behaviour {
         Self {
             node: "n1",
             hold: false,
+            hold_step: None,
             lie: None,
             heartbeat: Duration::from_millis(100),
             held: None,
@@ -235,7 +240,13 @@ impl Life {
             generation: start.generation,
             started_at_us: now(),
         });
-        if self.behaviour.hold {
+        let base = start.base.unwrap_or_default();
+        for layer in &base.layers {
+            if !blobs.contains(&layer.blob_sha256).await.expect("the yard's blobs") {
+                self.seen.lock().unwrap().missing.push(format!("{}: {}", held.0, layer.blob_sha256));
+            }
+        }
+        if self.behaviour.hold || self.behaviour.hold_step == Some(step.name.as_str()) {
             self.seen.lock().unwrap().running.insert(held, attempt);
             return vec![started];
         }
@@ -266,6 +277,19 @@ impl Life {
             written_bytes: stdout.size,
             truncated: false,
         });
+        if step.checkpoint_after {
+            let packed = Bytes::from(format!("what {} changed", held.0));
+            let blob = blobs.put(packed).await.expect("a blob");
+            let mut layers = base.layers;
+            layers.push(v1::Layer {
+                id: format!("sha256:{}", blob.sha256),
+                blob_sha256: blob.sha256,
+                packed_bytes: blob.size,
+                content_bytes: blob.size,
+                entries: 1,
+            });
+            outcome.checkpoint = Some(v1::Checkpoint { image: "host:0".to_owned(), layers });
+        }
         if let Some(lie) = self.behaviour.lie {
             lie(outcome);
             let mut seen = self.seen.lock().unwrap();

@@ -5,6 +5,7 @@ mod executor;
 mod faults;
 mod filters;
 mod followers;
+mod garbage;
 mod heartbeats;
 mod held;
 mod history;

@@ -111,6 +111,7 @@ impl World {
             groups_total,
             group_size: plan.group.started(),
             created_at,
+            retain: plan.output.retain,
             files: Vec::new(),
         };
         self.stored.submit(job, plan.clone(), groups_total, created_at);

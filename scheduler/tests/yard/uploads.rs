@@ -42,6 +42,8 @@ fn stored(yard: &Yard) -> Vec<PathBuf> {
             if path.is_dir() { folders.push(path) } else { files.push(path) }
         }
     }
+    // Of the store itself, not of a blob.
+    files.retain(|path| !path.ends_with("owner") && !path.ends_with("sweep.lock"));
     files
 }
 

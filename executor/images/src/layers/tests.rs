@@ -2,6 +2,7 @@
 //! each test says that it was skipped.
 
 mod hostile;
+mod listing;
 mod refused;
 mod round_trip;
 

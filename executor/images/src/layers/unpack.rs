@@ -53,7 +53,7 @@ pub fn unpack(packed: impl Read, into: &Path, expected: &Layer, bounds: &Bounds)
 }
 
 /// What a layer claims is bounded before a byte is read.
-fn check_claims(expected: &Layer, bounds: &Bounds) -> Result<(), Error> {
+pub(super) fn check_claims(expected: &Layer, bounds: &Bounds) -> Result<(), Error> {
     let (content, packed) = (expected.content.0, expected.packed.0);
     if expected.entries > bounds.entries {
         return Err(Error::bound(b"", "entries", bounds.entries));
@@ -68,6 +68,17 @@ fn check_claims(expected: &Layer, bounds: &Bounds) -> Result<(), Error> {
 }
 
 fn fill(packed: impl Read, into: &Path, expected: &Layer) -> Result<(), Error> {
+    let mut tree = Tree::new(into, expected)?;
+    entries(packed, expected, |entry, data| tree.take(entry, data))?;
+    tree.finish()
+}
+
+/// Gives `take` every entry of a packed layer, and its data to read.
+pub(super) fn entries(
+    packed: impl Read,
+    expected: &Layer,
+    mut take: impl FnMut(Entry, &mut dyn Read) -> Result<(), Error>,
+) -> Result<(), Error> {
     let decoder = zstd::Decoder::new(packed).and_then(|mut decoder| {
         decoder.window_log_max(WINDOW_LOG_MAX)?;
         Ok(decoder)
@@ -75,7 +86,6 @@ fn fill(packed: impl Read, into: &Path, expected: &Layer) -> Result<(), Error> {
     let decoder = decoder.map_err(|error| Error::format(error.to_string()))?;
     let overhead = expected.entries.saturating_mul(OVERHEAD_BYTES_MAX).saturating_add(OVERHEAD_FREE_BYTES);
     let mut limited = Limited { inner: decoder, left: expected.content.0.saturating_add(overhead) };
-    let mut tree = Tree::new(into, expected)?;
     {
         let mut archive = Archive::new(&mut limited);
         let entries = archive.entries().map_err(|error| Error::format(error.to_string()))?;
@@ -90,7 +100,7 @@ fn fill(packed: impl Read, into: &Path, expected: &Layer) -> Result<(), Error> {
                 continue;
             }
             let entry = archive::parse(found.header(), records.take().as_deref())?;
-            tree.take(entry, &mut found)?;
+            take(entry, &mut found)?;
         }
         if records.is_some() {
             return Err(Error::format("records without an entry"));
@@ -103,7 +113,7 @@ fn fill(packed: impl Read, into: &Path, expected: &Layer) -> Result<(), Error> {
     if rest != [0; BLOCK_BYTES] {
         return Err(Error::format("it does not end as a layer does"));
     }
-    tree.finish()
+    Ok(())
 }
 
 /// A stream that has at most so many bytes.
@@ -155,7 +165,7 @@ impl<'a> Tree<'a> {
         Ok(Self { root, expected, manifest, last: Vec::new(), parent, open: Vec::new(), buffer: Vec::new() })
     }
 
-    fn take(&mut self, mut entry: Entry, data: &mut impl Read) -> Result<(), Error> {
+    fn take(&mut self, mut entry: Entry, data: &mut dyn Read) -> Result<(), Error> {
         if let Kind::Directory { .. } = entry.kind
             && let Some(stripped) = entry.path.strip_suffix(b"/")
         {
@@ -220,7 +230,7 @@ impl<'a> Tree<'a> {
         Ok(())
     }
 
-    fn make(&mut self, entry: &Entry, data: &mut impl Read) -> Result<Option<[u8; 32]>, Error> {
+    fn make(&mut self, entry: &Entry, data: &mut dyn Read) -> Result<Option<[u8; 32]>, Error> {
         let path = &entry.path;
         let (_, name) = split(path);
         let name = OsStr::from_bytes(name);
@@ -312,7 +322,7 @@ impl<'a> Tree<'a> {
         file: &File,
         size: u64,
         runs: &[Run],
-        data: &mut impl Read,
+        data: &mut dyn Read,
     ) -> Result<[u8; 32], Error> {
         let total: u64 = runs.iter().map(|run| run.length).sum();
         if self.manifest.content.saturating_add(total) > self.expected.content.0 {

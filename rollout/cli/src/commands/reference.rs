@@ -65,6 +65,9 @@ fn section(out: &mut String, above: &str, command: &Command) {
         let name = value_name(arg);
         usage += &if arg.is_required_set() { format!(" {name}") } else { format!(" [{name}]") };
     }
+    if command.has_subcommands() {
+        usage.push_str(" COMMAND");
+    }
     _ = writeln!(out, "```\n{usage}\n```");
     if !own.is_empty() {
         out.push('\n');

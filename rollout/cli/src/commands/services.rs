@@ -13,7 +13,7 @@ const STOPPING: &str = "stopping; Ctrl-C again exits at once";
 
 pub async fn dev(context: &Context, args: &args::Dev) -> Result<ExitStatus, Error> {
     let stop = interrupt::watch(context.talk.clone(), STOPPING.to_owned())?;
-    let yard = Yard::both(&context.data_dir, &args.capacity).await?;
+    let yard = Yard::both(&context.data_dir, &args.blobs, &args.capacity).await?;
     let url = context.url()?;
     context.talk.say(&format!("serving {url}: submit with `rollyard submit SPEC`; Ctrl-C stops"));
     if args.stop_at_eof {
@@ -34,7 +34,7 @@ fn stop_at_eof(stop: CancellationToken) {
 
 pub async fn scheduler(context: &Context, args: &args::Scheduler) -> Result<ExitStatus, Error> {
     let stop = interrupt::watch(context.talk.clone(), STOPPING.to_owned())?;
-    let yard = Yard::scheduler(&context.data_dir, &args.listen).await?;
+    let yard = Yard::scheduler(&context.data_dir, &args.listen, &args.blobs).await?;
     for url in yard.urls() {
         context.talk.say(&format!("serving {url}"));
     }

@@ -5,8 +5,9 @@ use rollout::Timestamp;
 
 use crate::summary::{Detail, RewardCount, Summary};
 use crate::view::{
-    Artifact, Captured, Explanation, Exported, Failure, FailureCount, Groups, Job, Node, Outcome, PassAtK,
-    Rewards, Rollout, RolloutCounts, RolloutSteps, Schedule, Step, Submitted,
+    Artifact, BlobSum, Captured, Change, Checkpoint, CheckpointDetail, CheckpointDiff, Collected,
+    Explanation, Exported, Failure, FailureCount, Groups, Job, Layer, Node, Outcome, PassAtK, Rewards,
+    Rollout, RolloutCounts, RolloutSteps, Schedule, Step, Submitted, User,
 };
 
 /// 2026-01-02 03:04:05 UTC.
@@ -325,4 +326,84 @@ pub fn exported() -> Vec<Exported> {
         bytes,
     };
     vec![copy("trajectories", 12_000, 5 << 20), copy("steps", 0, 900)]
+}
+
+pub fn checkpoints() -> Vec<Checkpoint> {
+    let needed = Checkpoint {
+        id: format!("sha256:{}", "a1".repeat(32)),
+        rollout: format!("{JOB}-g0-s1"),
+        step: "work".into(),
+        attempt: 0,
+        ordinal: 0,
+        kind: "after".into(),
+        state: "needed".into(),
+        packed_bytes: 3 << 20,
+        content_bytes: 9 << 20,
+        depth: 2,
+        taken_at_us: ago(90),
+        expires_at_us: None,
+        removed_at_us: None,
+        removed_why: None,
+    };
+    let kept = Checkpoint { state: "kept".into(), expires_at_us: Some(ago(-3_600)), ..needed.clone() };
+    let removed = Checkpoint {
+        state: "removed".into(),
+        removed_at_us: Some(ago(5)),
+        removed_why: Some("chunk_corrupt: \u{1b}[2J".into()),
+        ..needed.clone()
+    };
+    vec![needed, kept, removed]
+}
+
+pub fn checkpoint() -> CheckpointDetail {
+    let layer = |byte: &str, entries| Layer {
+        id: format!("sha256:{}", byte.repeat(32)),
+        blob_sha256: byte.repeat(32),
+        packed_bytes: 1 << 20,
+        content_bytes: 4 << 20,
+        entries,
+    };
+    CheckpointDetail {
+        id: format!("sha256:{}", "a1".repeat(32)),
+        image: "host:abc\u{7}".into(),
+        layers: vec![layer("b2", 40), layer("c3", 1)],
+        taken: checkpoints(),
+        users: vec![User {
+            rollout: format!("{JOB}-g0-s2"),
+            step: "grade".into(),
+            attempt: 1,
+            running: true,
+        }],
+    }
+}
+
+pub fn checkpoint_diff() -> CheckpointDiff {
+    let change = |change, path: &str, from_bytes, to_bytes| Change {
+        change,
+        kind: "file",
+        from_bytes,
+        to_bytes,
+        path: path.into(),
+        path_hex: None,
+    };
+    CheckpointDiff {
+        from: format!("sha256:{}", "a1".repeat(32)),
+        to: format!("sha256:{}", "a2".repeat(32)),
+        same_image: false,
+        changes: vec![
+            change("added", "root/\u{1b}[2Jnew", None, Some(2_048)),
+            change("changed", "root/old", Some(1), Some(2)),
+            change("removed", "tmp/x", Some(7), None),
+        ],
+    }
+}
+
+pub fn collected() -> Collected {
+    Collected {
+        dry_run: false,
+        expired_checkpoints: 12,
+        layers: BlobSum { blobs: 14, bytes: 300 << 20 },
+        unnamed: BlobSum { blobs: 1, bytes: 9 },
+        kept: BlobSum { blobs: 4_000, bytes: 5 << 30 },
+    }
 }

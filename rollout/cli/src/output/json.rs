@@ -12,7 +12,8 @@ use crate::commands::matrix::CellJob;
 use crate::spec::{DryRun, Finding};
 use crate::summary::Summary;
 use crate::view::{
-    Explanation, Exported, FiredSchedule, Job, Node, Rollout, RolloutSteps, Schedule, Scheduled, Submitted,
+    Checkpoint, CheckpointDetail, CheckpointDiff, Collected, Explanation, Exported, FiredSchedule, Job, Node,
+    Rollout, RolloutSteps, Schedule, Scheduled, Submitted,
 };
 
 #[derive(Debug)]
@@ -99,6 +100,18 @@ impl Output for Json {
     }
     fn nodes(&self, nodes: &[Node]) -> String {
         document(nodes)
+    }
+    fn checkpoints(&self, checkpoints: &[Checkpoint]) -> String {
+        document(checkpoints)
+    }
+    fn checkpoint(&self, checkpoint: &CheckpointDetail) -> String {
+        document(checkpoint)
+    }
+    fn checkpoint_diff(&self, diff: &CheckpointDiff) -> String {
+        document(diff)
+    }
+    fn collected(&self, collected: &Collected) -> String {
+        document(collected)
     }
     fn exported(&self, exported: &[Exported]) -> String {
         document(exported)

@@ -8,7 +8,8 @@ use crate::commands::matrix::CellJob;
 use crate::spec::{DryRun, Finding};
 use crate::summary::Summary;
 use crate::view::{
-    Explanation, Exported, FiredSchedule, Job, Node, Rollout, RolloutSteps, Schedule, Scheduled, Submitted,
+    Checkpoint, CheckpointDetail, CheckpointDiff, Collected, Explanation, Exported, FiredSchedule, Job, Node,
+    Rollout, RolloutSteps, Schedule, Scheduled, Submitted,
 };
 
 /// The most characters of an id from outside.
@@ -39,6 +40,20 @@ impl Output for Quiet {
     }
     fn nodes(&self, nodes: &[Node]) -> String {
         column(nodes.iter().map(|node| node.name.as_str()))
+    }
+    fn checkpoints(&self, checkpoints: &[Checkpoint]) -> String {
+        column(checkpoints.iter().map(|checkpoint| checkpoint.id.as_str()))
+    }
+    /// Its layers.
+    fn checkpoint(&self, checkpoint: &CheckpointDetail) -> String {
+        column(checkpoint.layers.iter().map(|layer| layer.id.as_str()))
+    }
+    fn checkpoint_diff(&self, diff: &CheckpointDiff) -> String {
+        diff.changes.iter().map(|change| shown(&change.path, PATH_CHARS_MAX) + "\n").collect()
+    }
+    /// Bytes that went, or would go.
+    fn collected(&self, collected: &Collected) -> String {
+        format!("{}\n", collected.layers.bytes + collected.unnamed.bytes)
     }
     fn exported(&self, exported: &[Exported]) -> String {
         exported.iter().map(|copy| shown(&copy.path, PATH_CHARS_MAX) + "\n").collect()

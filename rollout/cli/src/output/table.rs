@@ -8,6 +8,7 @@ use rollout::text::shown;
 
 use super::Output;
 use super::human::{cores, count, figure, grid_in, length, plural, size, wrapped};
+use super::keeping;
 use super::report::{clean, failures, label, remarks, rewards, time};
 use super::schedules;
 use crate::commands::matrix::CellJob;
@@ -15,8 +16,8 @@ use crate::error::lines;
 use crate::spec::{DryRun, Finding};
 use crate::summary::{Summary, python};
 use crate::view::{
-    Artifact, Explanation, Exported, FiredSchedule, Job, Node, Outcome, Rollout, RolloutSteps, Schedule,
-    Scheduled, Step, Submitted,
+    Artifact, Checkpoint, CheckpointDetail, CheckpointDiff, Collected, Explanation, Exported, FiredSchedule,
+    Job, Node, Outcome, Rollout, RolloutSteps, Schedule, Scheduled, Step, Submitted,
 };
 
 /// The most characters of one sentence of an explanation or a failure.
@@ -173,6 +174,22 @@ impl Output for Table {
             _ = writeln!(out, "\nwhat a step wrote: {} logs {}", self.program, shown(&target, 200));
         }
         out
+    }
+
+    fn checkpoints(&self, checkpoints: &[Checkpoint]) -> String {
+        keeping::checkpoints(self, checkpoints)
+    }
+
+    fn checkpoint(&self, checkpoint: &CheckpointDetail) -> String {
+        keeping::checkpoint(self, checkpoint)
+    }
+
+    fn checkpoint_diff(&self, diff: &CheckpointDiff) -> String {
+        keeping::diff(self, diff)
+    }
+
+    fn collected(&self, collected: &Collected) -> String {
+        keeping::collected(self, collected)
     }
 
     fn exported(&self, exported: &[Exported]) -> String {
@@ -408,7 +425,7 @@ impl Table {
         _ = writeln!(out, "\nto get an output: {}", shown(&command, 400));
     }
 
-    fn age(&self, at_us: Option<i64>) -> String {
+    pub(super) fn age(&self, at_us: Option<i64>) -> String {
         at_us.map_or_else(|| "-".to_owned(), |at| length(self.now.since(Timestamp(at)).0))
     }
 }

@@ -71,6 +71,18 @@ fn steps() {
 }
 
 #[test]
+fn checkpoints() {
+    snapshots("checkpoints", |output| output.checkpoints(&fixtures::checkpoints()));
+    snapshots("checkpoint", |output| output.checkpoint(&fixtures::checkpoint()));
+    snapshots("checkpoint_diff", |output| output.checkpoint_diff(&fixtures::checkpoint_diff()));
+}
+
+#[test]
+fn collected() {
+    snapshots("collected", |output| output.collected(&fixtures::collected()));
+}
+
+#[test]
 fn exported() {
     snapshots("exported", |output| output.exported(&fixtures::exported()));
 }

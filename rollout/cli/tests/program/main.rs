@@ -2,6 +2,7 @@
 
 mod asking;
 mod broken_yard;
+mod bucket;
 mod harbor;
 mod matrix;
 mod run;

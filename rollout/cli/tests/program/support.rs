@@ -230,6 +230,48 @@ impl Jobs for Script {
         Ok(Response::new(ListStepsReply { steps: self.steps.clone(), rollout: Some(rollout) }))
     }
 
+    async fn list_checkpoints(
+        &self,
+        _request: Request<ListCheckpointsRequest>,
+    ) -> Result<Response<ListCheckpointsReply>, Status> {
+        self.refused()?;
+        Ok(Response::new(ListCheckpointsReply::default()))
+    }
+
+    async fn get_checkpoint(
+        &self,
+        _request: Request<GetCheckpointRequest>,
+    ) -> Result<Response<GetCheckpointReply>, Status> {
+        self.refused()?;
+        Ok(Response::new(GetCheckpointReply::default()))
+    }
+
+    type ReadLayerStream = Answers<ArtifactChunk>;
+    async fn read_layer(
+        &self,
+        _request: Request<ReadLayerRequest>,
+    ) -> Result<Response<Self::ReadLayerStream>, Status> {
+        self.refused()?;
+        Ok(answers(&[]))
+    }
+
+    async fn remove_checkpoint(
+        &self,
+        _request: Request<RemoveCheckpointRequest>,
+    ) -> Result<Response<RemoveCheckpointReply>, Status> {
+        self.refused()?;
+        Ok(Response::new(RemoveCheckpointReply::default()))
+    }
+
+    async fn collect_garbage(
+        &self,
+        request: Request<CollectGarbageRequest>,
+    ) -> Result<Response<CollectGarbageReply>, Status> {
+        self.refused()?;
+        let dry_run = request.into_inner().dry_run;
+        Ok(Response::new(CollectGarbageReply { dry_run, ..CollectGarbageReply::default() }))
+    }
+
     async fn explain(&self, request: Request<ExplainRequest>) -> Result<Response<ExplainReply>, Status> {
         self.refused()?;
         let target = request.into_inner().target;

@@ -1,0 +1,1 @@
+SELECT job, group_index, sample, refill, step, attempt, checkpoint FROM checkpoints

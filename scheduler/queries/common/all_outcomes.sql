@@ -1,0 +1,1 @@
+SELECT job, outcome FROM attempts WHERE outcome IS NOT NULL

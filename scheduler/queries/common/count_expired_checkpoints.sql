@@ -1,0 +1,1 @@
+SELECT count(*) AS expired FROM kept_checkpoints WHERE expires_at <= $1
