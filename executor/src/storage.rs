@@ -79,6 +79,10 @@ impl Storage {
         Ok(Self { blobs })
     }
 
+    pub(crate) fn blobs(&self) -> &BlobStore {
+        &self.blobs
+    }
+
     pub(crate) async fn put_file(&self, path: &Path) -> Result<BlobRef, StorageError> {
         let what = path.display().to_string();
         let opened = tokio::fs::File::open(path).await;

@@ -7,11 +7,13 @@
 //!
 //! ```text
 //! sandbox ──pack──> packed ──put──> blob store ──fetch, unpack──> layer directory ──lower──> sandbox
+//!                                  registry   ──pull, unpack───────────┘
 //! ```
 //! Invariant: a sandbox is made over whole layers with the ids its checkpoint names, or not at all.
 //! Invariant: what lies under a sandbox is never written; two forks share nothing else.
 
 mod fetch;
+mod image;
 mod save;
 mod stack;
 
@@ -19,8 +21,10 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 
 use images::layers::{LayerStore, Pinned};
+use images::oci::Image;
+use images::oci::registry::{Client as Registries, docker_config};
 use rollout::checkpoint::LayerId;
-use tokio::sync::{Semaphore, watch};
+use tokio::sync::{OnceCell, Semaphore, watch};
 
 pub(crate) use fetch::FetchError;
 pub(crate) use save::{SaveError, Saving, save};
@@ -31,6 +35,8 @@ const PACKS_MAX: usize = 2;
 /// Layers fetched at once.
 const FETCHES_MAX: usize = 2;
 
+/// Of one image, once they are read.
+type Documents = Arc<OnceCell<Arc<Image>>>;
 type Fetched = Option<Result<Pinned, FetchError>>;
 
 /// The layers of this node, and the work on them.
@@ -39,6 +45,8 @@ pub(crate) struct Workspaces {
     store: LayerStore,
     /// Of each layer that is being fetched, what comes of it.
     fetching: Mutex<BTreeMap<LayerId, watch::Receiver<Fetched>>>,
+    images: Mutex<BTreeMap<String, Documents>>,
+    registries: Registries,
     packs: Semaphore,
     fetches: Arc<Semaphore>,
 }
@@ -48,6 +56,8 @@ impl Workspaces {
         Self {
             store,
             fetching: Mutex::default(),
+            images: Mutex::default(),
+            registries: Registries::new(docker_config()),
             packs: Semaphore::new(PACKS_MAX),
             fetches: Arc::new(Semaphore::new(FETCHES_MAX)),
         }

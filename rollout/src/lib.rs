@@ -13,6 +13,7 @@ pub mod classify;
 pub mod expression;
 pub mod failure;
 pub mod ids;
+pub mod image;
 pub mod name;
 pub mod outcome;
 pub mod plan;

@@ -6,6 +6,7 @@ mod blob;
 mod counts;
 mod error;
 mod explain;
+mod images;
 mod jobs;
 mod limits;
 mod logs;
@@ -18,6 +19,7 @@ mod submit;
 use std::sync::Arc;
 use std::time::Duration;
 
+use ::images::oci::registry::Client as Registries;
 use blobs::BlobStore;
 use rollout::JobId;
 use rollout_wire::v1;
@@ -54,6 +56,8 @@ pub struct JobsService {
     pub(crate) limits: Limits,
     pub(crate) tasks: TaskTracker,
     pub(crate) stop: CancellationToken,
+    /// Says what tags mean.
+    pub(crate) registries: Registries,
     /// There is only the store: no driver, no nodes.
     pub(crate) read_only: bool,
 }

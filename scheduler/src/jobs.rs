@@ -30,6 +30,8 @@ pub struct JobFacts {
     pub table_root: String,
     /// Path as written in the spec -> sha256.
     pub files: BTreeMap<String, String>,
+    /// Image as the spec or a row names it -> by digest. What is not here names itself.
+    pub images: BTreeMap<String, String>,
     pub rows: TaskRows,
 }
 
@@ -103,10 +105,20 @@ impl JobFacts {
             resolve::resolve_step(&self.plan, attempt.step, lookup, &self.files)
         });
         match resolved {
-            Ok(Ok(step)) => Ok(step),
+            Ok(Ok(step)) => Ok(self.pinned(step)),
             Ok(Err(problem)) => Err(Failure::new(FailureCode::NotFound, problem.to_string())),
             Err(error) => Err(Failure::new(FailureCode::StorageFailed, crate::health::chain(&error))),
         }
+    }
+
+    /// Images as they were when the job was submitted, whatever their tags mean now.
+    fn pinned(&self, mut step: ResolvedStep) -> ResolvedStep {
+        for text in std::iter::once(&mut step.image).chain(&mut step.layers) {
+            if let Some(pinned) = self.images.get(text) {
+                text.clone_from(pinned);
+            }
+        }
+        step
     }
 
     /// What the row of a group asks for. Blocks on the disk.
@@ -207,9 +219,10 @@ impl Jobs {
             document.ok_or(Error::StoredSpec { job: row.job, problem: "it is not stored".to_owned() })?;
         let files = self.0.reads.files(row.job).await?;
         let files = files.into_iter().map(|file| (file.path, file.sha256)).collect();
+        let images = self.0.reads.images(row.job).await?;
         let (row, blobs) = (row.clone(), self.0.blobs.clone());
-        let made =
-            tokio::task::spawn_blocking(move || made(&row, &document, &source_name, files, &blobs)).await;
+        let make = move || made(&row, &document, &source_name, Stored { files, images }, &blobs);
+        let made = tokio::task::spawn_blocking(make).await;
         let facts = Arc::new(made.map_err(|error| Error::Panicked { task: error.to_string() })??);
         self.insert(facts.clone());
         Ok(facts)
@@ -258,13 +271,20 @@ impl Jobs {
     }
 }
 
+/// What was stored with a job beside its document.
+struct Stored {
+    files: BTreeMap<String, String>,
+    images: BTreeMap<String, String>,
+}
+
 fn made(
     row: &JobRow,
     document: &str,
     source_name: &str,
-    files: BTreeMap<String, String>,
+    stored: Stored,
     blobs: &BlobStore,
 ) -> Result<JobFacts, Error> {
+    let Stored { files, images } = stored;
     let checked = rollout::spec::check(document, source_name);
     let Some(plan) = checked.plan else {
         let problem = checked.render(document);
@@ -272,7 +292,8 @@ fn made(
     };
     let rows = TaskRows::open(&plan, &files, blobs)
         .map_err(|source| Error::Rows { job: row.job, source: Box::new(source) })?;
-    Ok(JobFacts { job: row.job, plan: Arc::new(plan), table_root: row.table_root.clone(), files, rows })
+    let table_root = row.table_root.clone();
+    Ok(JobFacts { job: row.job, plan: Arc::new(plan), table_root, files, images, rows })
 }
 
 #[cfg(test)]
@@ -305,6 +326,7 @@ mod tests {
             group_size: 1,
             created_at: Timestamp(1),
             files: Vec::new(),
+            images: Vec::new(),
         };
         let batch = Batch { new_jobs: vec![new_job], ..Batch::default() };
         writer.commit(&batch, Timestamp(1)).await.unwrap();

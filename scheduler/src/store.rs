@@ -19,7 +19,7 @@ use std::time::Duration;
 
 use sqlx::SqlitePool;
 
-pub use fold::{Batch, NewJob, ShardRow, StoredFile};
+pub use fold::{Batch, NewJob, PinnedImage, ShardRow, StoredFile};
 pub use groups::{ClosedGroup, EndedAttempt, GroupRows, MemberRow};
 pub use open::{DATABASE_FILE, open, open_read_only};
 pub use read::{AttemptRow, Failures, JobCounts, JobRow, NodeRow, RolloutRow};

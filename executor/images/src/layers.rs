@@ -23,6 +23,8 @@ mod archive;
 mod attributes;
 mod entry;
 mod error;
+mod foreign;
+mod foreign_header;
 mod pack;
 mod paths;
 mod runs;
@@ -36,6 +38,7 @@ mod tests;
 use rollout::Bytes;
 
 pub use error::Error;
+pub use foreign::{Foreign, unpack_foreign};
 pub use pack::{Dropped, Packed, pack_directory, pack_upper};
 pub use store::{LayerStore, Pinned, STAGED_DIR, Staged};
 pub use unpack::unpack;

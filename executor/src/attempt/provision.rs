@@ -105,10 +105,13 @@ async fn obtain(
             failed(FailureCode::StartFailed, format!("the limits of the kept sandbox cannot be set: {error}"))
         });
     }
+    let base = tools.workspaces.base(&tools.storage, &tools.stragglers, &step.image).await;
+    let base = base.map_err(|error| stack_failed(&StackError::Fetch(error)))?;
     let layers = workspace::stack(&tools.workspaces, &tools.storage, &tools.stragglers, order).await;
     let spec = SandboxSpec {
         id,
         image: step.image.clone(),
+        base,
         image_digest: order.base.as_ref().map(|base| base.image.clone()),
         layers: layers.map_err(|error| stack_failed(&error))?,
         limits: step.resources.limit,
@@ -193,6 +196,7 @@ fn stack_failed(error: &StackError) -> Unready {
     match error {
         StackError::NotALayer { .. } => failed(FailureCode::NotFound, message),
         StackError::Fetch(FetchError::Bad { .. }) => refused(RefusalClass::CheckpointBad),
+        StackError::Fetch(FetchError::Image { .. }) => failed(FailureCode::NotFound, message),
         StackError::Fetch(FetchError::Busy(_)) => refused(RefusalClass::Busy),
         StackError::Fetch(FetchError::Failed { .. }) => failed(FailureCode::StorageFailed, message),
     }

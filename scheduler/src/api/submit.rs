@@ -11,7 +11,7 @@ use rollout_wire::v1;
 use sha2::{Digest, Sha256};
 use tokio::sync::oneshot;
 
-use super::{ApiCode, ApiError, JobsService, blob, error, jobs};
+use super::{ApiCode, ApiError, JobsService, blob, error, images, jobs};
 use crate::clock;
 use crate::inbox::{Input, Submission, SubmitRefused, Submitted};
 use crate::jobs::JobFacts;
@@ -57,7 +57,10 @@ pub(super) async fn submit(
     let job = JobId::from_bits(rand::rng().random());
     let table_root = table_root(&plan, job, &request.table_root)?;
     let files = stored_files(service, &plan, &request).await?;
-    let (facts, groups_total) = rows(service, job, plan, table_root.clone(), &files).await?;
+    let (mut facts, groups_total, named) = rows(job, plan, table_root.clone(), &files, service).await?;
+    let images = images::pin(service, named, &request.images).await?;
+    facts.images = images.iter().map(|image| (image.reference.clone(), image.pinned.clone())).collect();
+    let facts = Arc::new(facts);
     let new_job = NewJob {
         job,
         name: facts.plan.name.to_string(),
@@ -71,6 +74,7 @@ pub(super) async fn submit(
         group_size: facts.plan.group.started(),
         created_at: clock::wall(),
         files,
+        images,
     };
     let plan = facts.plan.clone();
     service.jobs.insert(facts);
@@ -269,19 +273,19 @@ async fn stored_files(
     Ok(files)
 }
 
-/// Opens the rows and checks every one of them.
+/// Opens the rows and checks every one of them; how many groups they are, and the images they name.
 async fn rows(
-    service: &JobsService,
     job: JobId,
     plan: JobPlan,
     table_root: String,
     files: &[StoredFile],
-) -> Result<(Arc<JobFacts>, u32), ApiError> {
+    service: &JobsService,
+) -> Result<(JobFacts, u32, BTreeSet<String>), ApiError> {
     let blobs = service.blobs.clone();
     let files: BTreeMap<_, _> = files.iter().map(|f| (f.path.clone(), f.sha256.clone())).collect();
     let checked = tokio::task::spawn_blocking(move || {
         let rows = TaskRows::open(&plan, &files, &blobs).map_err(|error| rows_invalid(&error))?;
-        let count = check_rows(&plan, &rows)?;
+        let (count, named) = check_rows(&plan, &rows)?;
         let groups = u64::from(count) * u64::from(plan.tasks.epochs);
         let groups = u32::try_from(groups).ok().filter(|groups| *groups <= GROUPS_MAX);
         let groups = groups.ok_or_else(|| {
@@ -289,19 +293,22 @@ async fn rows(
                 format!("{count} rows in {} epochs are more than {GROUPS_MAX} groups", plan.tasks.epochs);
             ApiError::new(ApiCode::JobTooLarge, message)
         })?;
-        Ok((Arc::new(JobFacts { job, plan: Arc::new(plan), table_root, files, rows }), groups))
+        let images = BTreeMap::new();
+        Ok((JobFacts { job, plan: Arc::new(plan), table_root, files, images, rows }, groups, named))
     });
     checked.await.map_err(|error| panicked(&error))?
 }
 
-/// Checks every row that can run; how many run in an epoch.
-fn check_rows(plan: &JobPlan, rows: &TaskRows) -> Result<u32, ApiError> {
+/// Checks every row that can run; how many run in an epoch, and the images of all.
+fn check_rows(plan: &JobPlan, rows: &TaskRows) -> Result<(u32, BTreeSet<String>), ApiError> {
     let selection = rows.selection();
     if selection.is_empty() && plan.tasks.filter != Filter::default() {
         return Err(ApiError::new(ApiCode::RowsInvalid, "`tasks.filter` leaves no row".to_owned())
             .hint("use a smaller `offset`, or no `filter`"));
     }
     let mut ids: BTreeMap<String, u32> = BTreeMap::new();
+    let mut images = BTreeSet::new();
+    let images_vary = resolve::images_vary(plan);
     for index in selection.candidates() {
         let row = rows.row(plan, index).map_err(|error| rows_invalid(&error))?;
         let position = u64::from(index);
@@ -310,6 +317,10 @@ fn check_rows(plan: &JobPlan, rows: &TaskRows) -> Result<u32, ApiError> {
                 .hint("`rollyard check` lists every row with a problem")
         };
         resolve::check_row(plan, position, &row).map_err(|problem| invalid(&problem))?;
+        if images_vary || images.is_empty() {
+            images.extend(resolve::image_texts(plan, position, &row).map_err(|problem| invalid(&problem))?);
+            images::check_count(images.len())?;
+        }
         // Without `tasks.id` ids are row numbers: they cannot repeat.
         if plan.tasks.id.is_none() {
             continue;
@@ -322,7 +333,7 @@ fn check_rows(plan: &JobPlan, rows: &TaskRows) -> Result<u32, ApiError> {
             );
         }
     }
-    Ok(selection.len())
+    Ok((selection.len(), images))
 }
 
 fn rows_invalid(error: &RowsError) -> ApiError {

@@ -112,6 +112,7 @@ impl World {
             group_size: plan.group.started(),
             created_at,
             files: Vec::new(),
+            images: Vec::new(),
         };
         self.stored.submit(job, plan.clone(), groups_total, created_at);
         self.plans.insert(job, plan.clone());

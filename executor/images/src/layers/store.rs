@@ -177,6 +177,11 @@ impl LayerStore {
         pinned
     }
 
+    /// Bytes that all layers here may have together.
+    pub fn bytes_max(&self) -> u64 {
+        self.bytes_max
+    }
+
     /// Bytes of all layers here.
     pub fn used(&self) -> u64 {
         self.lock().used

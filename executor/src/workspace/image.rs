@@ -1,0 +1,92 @@
+//! An OCI image onto this node: its documents are read once for all who want it, its layers fetched
+//! like any other.
+
+use std::sync::Arc;
+
+use images::layers::Pinned;
+use images::oci::stored::Stored;
+use images::oci::{Image, Platform, resolve};
+use rollout::image::{ImageRef, Version};
+use tokio::sync::OnceCell;
+use tokio_util::task::TaskTracker;
+
+use super::fetch::{FetchError, Origin, Wanted};
+use super::{Documents, Workspaces};
+use crate::broker::serve::lock;
+use crate::sandbox::OciBase;
+use crate::storage::{Storage, chain};
+
+/// Images whose documents are remembered; any of them goes when there are more.
+const IMAGES_MAX: usize = 256;
+
+impl Workspaces {
+    /// The image that a step names, if it is an OCI image.
+    pub(crate) async fn base(
+        self: &Arc<Self>,
+        storage: &Storage,
+        tasks: &TaskTracker,
+        text: &str,
+    ) -> Result<Option<Arc<OciBase>>, FetchError> {
+        let Some((image, layers)) = self.image(storage, tasks, text).await? else { return Ok(None) };
+        let digest = format!("oci:{}", image.digest);
+        Ok(Some(Arc::new(OciBase { digest, layers, env: image.config.env.clone() })))
+    }
+
+    /// Its documents, and its layers bottom first. None: `host` and `dir:`.
+    pub(super) async fn image(
+        self: &Arc<Self>,
+        storage: &Storage,
+        tasks: &TaskTracker,
+        text: &str,
+    ) -> Result<Option<(Arc<Image>, Vec<Pinned>)>, FetchError> {
+        let refused = |problem: &str| FetchError::Image { problem: format!("`{text}`: {problem}") };
+        let reference: ImageRef = text.parse().map_err(|error| refused(&format!("{error}")))?;
+        let (digest, origin) = match reference {
+            ImageRef::Host | ImageRef::Directory(_) => return Ok(None),
+            ImageRef::Stored(digest) => (digest, Origin::Stored),
+            ImageRef::Registry(registry) => match registry.version {
+                Version::Digest(digest) => (digest, Origin::Registry(self.registries.repository(&registry))),
+                Version::Tag(_) => return Err(refused("it has no digest: a tag is never pulled")),
+            },
+            ImageRef::Layout { .. } | ImageRef::Archive { .. } => {
+                return Err(refused("it lies on another machine, and was not handed in"));
+            }
+        };
+        let cell = self.documents(text);
+        let image = cell.get_or_try_init(|| async {
+            let platform = Platform::here();
+            let read = match &origin {
+                Origin::Stored => resolve(&Stored(storage.blobs().clone()), &digest, &platform).await,
+                Origin::Registry(repository) => resolve(repository, &digest, &platform).await,
+            };
+            let read = read.map(|image| Arc::new(Image { documents: Vec::new(), ..image }));
+            read.map_err(|error| {
+                let problem = format!("`{text}`: {}", chain(&error));
+                if error.is_passing() {
+                    FetchError::Failed { layer: "documents".to_owned(), problem }
+                } else {
+                    FetchError::Image { problem }
+                }
+            })
+        });
+        let image = Arc::clone(image.await?);
+        // An overlay takes a directory once. Of a layer that is there twice the upper one hides the lower.
+        let above = |index: usize| image.layers.iter().skip(index + 1);
+        let visible = image.layers.iter().enumerate();
+        let visible =
+            visible.filter(|(index, layer)| above(*index).all(|other| other.diff_id != layer.diff_id));
+        let fetches = visible.map(|(_, layer)| {
+            self.fetch_wanted(storage, tasks, Wanted::Image(layer.clone(), origin.clone()))
+        });
+        let layers = futures::future::try_join_all(fetches).await?;
+        Ok(Some((image, layers)))
+    }
+
+    fn documents(&self, text: &str) -> Documents {
+        let mut images = lock(&self.images);
+        if images.len() >= IMAGES_MAX && !images.contains_key(text) {
+            images.pop_first();
+        }
+        Arc::clone(images.entry(text.to_owned()).or_insert_with(|| Arc::new(OnceCell::new())))
+    }
+}
