@@ -44,7 +44,7 @@ pub struct Ceilings {
     pub disk_limit_max: Bytes,
 }
 
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone)]
 pub struct SandboxSpec {
     /// Unique in this executor's life; `[a-z0-9-]`, at most 63 bytes. Names the directory and
     /// the cgroups.
@@ -66,7 +66,7 @@ pub struct SandboxSpec {
 }
 
 /// An OCI image on this node. Its layers stay as long as this does.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Debug)]
 pub struct OciBase {
     /// `oci:sha256:<hex>`, of its manifest.
     pub digest: String,
@@ -74,6 +74,8 @@ pub struct OciBase {
     pub layers: Vec<Pinned>,
     /// The environment it brings, below that of a step.
     pub env: Vec<(String, String)>,
+    /// Keeps it in the library of this machine.
+    pub hold: Option<images::oci::library::Hold>,
 }
 
 /// A layer under a sandbox. It stays on the node as long as the sandbox does.

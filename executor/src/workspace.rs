@@ -18,6 +18,7 @@ mod save;
 mod stack;
 
 use std::collections::BTreeMap;
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 
 use images::layers::{LayerStore, Pinned};
@@ -47,17 +48,19 @@ pub(crate) struct Workspaces {
     fetching: Mutex<BTreeMap<LayerId, watch::Receiver<Fetched>>>,
     images: Mutex<BTreeMap<String, Documents>>,
     registries: Registries,
+    images_dir: Option<PathBuf>,
     packs: Semaphore,
     fetches: Arc<Semaphore>,
 }
 
 impl Workspaces {
-    pub(crate) fn new(store: LayerStore) -> Self {
+    pub(crate) fn new(store: LayerStore, images_dir: Option<PathBuf>) -> Self {
         Self {
             store,
             fetching: Mutex::default(),
             images: Mutex::default(),
             registries: Registries::new(docker_config()),
+            images_dir,
             packs: Semaphore::new(PACKS_MAX),
             fetches: Arc::new(Semaphore::new(FETCHES_MAX)),
         }

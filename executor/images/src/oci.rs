@@ -2,7 +2,7 @@
 //!
 //! An image is a manifest that names a configuration and layers, each by the digest of its bytes;
 //! an index names one manifest for each platform. A [`Source`] hands out bytes by digest: a
-//! [`layout::Layout`] on disk, a [`registry::Repository`], or whatever else has them. [`resolve`]
+//! [`layout::Layout`] on disk, such as the [`library`] of a data directory, a [`registry::Repository`], or whatever else has them. [`resolve`]
 //! reads and checks the small parts; [`unpack_layer`] turns a layer into the directory form.
 //!
 //! Nothing is believed: bytes have the digest they were asked by or are refused, and an unpacked
@@ -11,6 +11,7 @@
 mod archive;
 mod error;
 pub mod layout;
+pub mod library;
 mod manifest;
 pub mod registry;
 mod retry;

@@ -4,6 +4,7 @@
 use std::sync::Arc;
 
 use images::layers::{self, Bounds, Pinned, unpack};
+use images::oci::layout::Layout;
 use images::oci::registry::Repository;
 use images::oci::stored::Stored;
 use images::oci::{self, ImageLayer, Source as _, unpack_layer};
@@ -29,6 +30,8 @@ pub(super) enum Wanted {
 pub(super) enum Origin {
     Stored,
     Registry(Repository),
+    /// The library of this machine; what it lacks comes from the registry.
+    Library(Layout, Repository),
 }
 
 impl Wanted {
@@ -137,6 +140,15 @@ impl Workspaces {
                 let pulled = match origin {
                     Origin::Stored => Stored(storage.blobs().clone()).layer(layer, &staged.packed()).await,
                     Origin::Registry(repository) => repository.layer(layer, &staged.packed()).await,
+                    Origin::Library(library, repository) => {
+                        match library.layer(layer, &staged.packed()).await {
+                            Ok(()) => Ok(()),
+                            Err(error) => {
+                                tracing::info!(layer = %layer.blob, error = chain(&error), "not taken from the images of this machine");
+                                repository.layer(layer, &staged.packed()).await
+                            }
+                        }
+                    }
                 };
                 pulled.map_err(|error| of_image(wanted, &error))?;
                 std::fs::File::open(staged.packed()).map_err(|error| failure(error.to_string()))?

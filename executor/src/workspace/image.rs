@@ -4,9 +4,11 @@
 use std::sync::Arc;
 
 use images::layers::Pinned;
+use images::oci::layout::Layout;
+use images::oci::library::{self, Hold};
 use images::oci::stored::Stored;
 use images::oci::{Image, Platform, resolve};
-use rollout::image::{ImageRef, Version};
+use rollout::image::{ImageRef, RegistryRef, Version};
 use tokio::sync::OnceCell;
 use tokio_util::task::TaskTracker;
 
@@ -28,8 +30,9 @@ impl Workspaces {
         text: &str,
     ) -> Result<Option<Arc<OciBase>>, FetchError> {
         let Some((image, layers)) = self.image(storage, tasks, text).await? else { return Ok(None) };
+        let hold = self.hold(&image).await?;
         let digest = format!("oci:{}", image.digest);
-        Ok(Some(Arc::new(OciBase { digest, layers, env: image.config.env.clone() })))
+        Ok(Some(Arc::new(OciBase { digest, layers, env: image.config.env.clone(), hold })))
     }
 
     /// Its documents, and its layers bottom first. None: `host` and `dir:`.
@@ -45,7 +48,7 @@ impl Workspaces {
             ImageRef::Host | ImageRef::Directory(_) => return Ok(None),
             ImageRef::Stored(digest) => (digest, Origin::Stored),
             ImageRef::Registry(registry) => match registry.version {
-                Version::Digest(digest) => (digest, Origin::Registry(self.registries.repository(&registry))),
+                Version::Digest(digest) => (digest, self.origin(&registry)),
                 Version::Tag(_) => return Err(refused("it has no digest: a tag is never pulled")),
             },
             ImageRef::Layout { .. } | ImageRef::Archive { .. } => {
@@ -58,6 +61,10 @@ impl Workspaces {
             let read = match &origin {
                 Origin::Stored => resolve(&Stored(storage.blobs().clone()), &digest, &platform).await,
                 Origin::Registry(repository) => resolve(repository, &digest, &platform).await,
+                Origin::Library(library, repository) => match resolve(library, &digest, &platform).await {
+                    Ok(image) => Ok(image),
+                    Err(_) => resolve(repository, &digest, &platform).await,
+                },
             };
             let read = read.map(|image| Arc::new(Image { documents: Vec::new(), ..image }));
             read.map_err(|error| {
@@ -80,6 +87,24 @@ impl Workspaces {
         });
         let layers = futures::future::try_join_all(fetches).await?;
         Ok(Some((image, layers)))
+    }
+
+    fn origin(&self, registry: &RegistryRef) -> Origin {
+        let repository = self.registries.repository(registry);
+        let library = self.images_dir.as_ref().filter(|dir| dir.is_dir());
+        match library.and_then(|dir| Layout::open(dir).ok()) {
+            Some(library) => Origin::Library(library, repository),
+            None => Origin::Registry(repository),
+        }
+    }
+
+    /// Keeps the image in the library of this machine, if it is there.
+    async fn hold(&self, image: &Image) -> Result<Option<Hold>, FetchError> {
+        let Some(dir) = self.images_dir.clone() else { return Ok(None) };
+        let digest = image.digest;
+        let held = tokio::task::spawn_blocking(move || library::hold(&dir, &digest)).await;
+        let failed = |problem| FetchError::Failed { layer: digest.to_string(), problem };
+        held.map_err(|error| failed(error.to_string()))?.map_err(|error| failed(chain(&error)))
     }
 
     fn documents(&self, text: &str) -> Documents {

@@ -3,6 +3,7 @@
 
 mod artifact;
 mod export;
+mod image;
 mod jobs;
 mod logs;
 pub mod matrix;
@@ -136,6 +137,7 @@ pub async fn dispatch(cli: Cli, context: &Context) -> Result<ExitStatus, Error> 
         Command::Artifact(args) => artifact::artifact(context, &args).await,
         Command::Cancel(args) => jobs::cancel(context, &args).await,
         Command::Export(args) => export::export(context, &args).await,
+        Command::Image(args) => image::image(context, &args).await,
         Command::Nodes => jobs::nodes(context).await,
         Command::Doctor => services::doctor(context),
         Command::Reference => reference::reference(),

@@ -14,7 +14,7 @@ use crate::args::OutputFormat;
 use crate::commands::matrix::CellJob;
 use crate::spec::{DryRun, Finding};
 use crate::summary::Summary;
-use crate::view::{Explanation, Exported, Job, Node, Rollout, RolloutSteps, Submitted};
+use crate::view::{Explanation, Exported, ImageRow, ImageUsage, Job, Node, Rollout, RolloutSteps, Submitted};
 
 /// Renders what a command found. The text ends with a line end, or is empty.
 pub trait Output: std::fmt::Debug + Send + Sync {
@@ -24,6 +24,8 @@ pub trait Output: std::fmt::Debug + Send + Sync {
     fn steps(&self, steps: &RolloutSteps) -> String;
     fn nodes(&self, nodes: &[Node]) -> String;
     fn exported(&self, exported: &[Exported]) -> String;
+    fn images(&self, images: &[ImageRow]) -> String;
+    fn image_usage(&self, usage: &ImageUsage) -> String;
     fn explanation(&self, explanation: &Explanation) -> String;
     fn submitted(&self, submitted: &Submitted) -> String;
     /// The jobs of a matrix.

@@ -25,6 +25,8 @@ pub enum Error {
     NoPlatform { image: String, wanted: String, offered: String },
     #[error("`{path}` holds several images ({tags}): name one, as in `oci-layout:{path}:TAG`")]
     Ambiguous { path: String, tags: String },
+    #[error("image `{image}` is in use by a live sandbox")]
+    InUse { image: String },
     #[error("layer {layer} cannot be unpacked")]
     Layer {
         layer: Digest,
@@ -69,7 +71,7 @@ impl Error {
     /// It may work at another time, or on another machine: nothing is wrong with the image.
     pub fn is_passing(&self) -> bool {
         match self {
-            Self::GaveUp { .. } | Self::Store { .. } | Self::Io { .. } => true,
+            Self::GaveUp { .. } | Self::InUse { .. } | Self::Store { .. } | Self::Io { .. } => true,
             Self::Layer { source, .. } => !source.of_the_packed(),
             Self::NotFound { .. }
             | Self::WrongDigest { .. }

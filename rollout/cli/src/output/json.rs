@@ -11,7 +11,7 @@ use super::Output;
 use crate::commands::matrix::CellJob;
 use crate::spec::{DryRun, Finding};
 use crate::summary::Summary;
-use crate::view::{Explanation, Exported, Job, Node, Rollout, RolloutSteps, Submitted};
+use crate::view::{Explanation, Exported, ImageRow, ImageUsage, Job, Node, Rollout, RolloutSteps, Submitted};
 
 #[derive(Debug)]
 pub struct Json;
@@ -100,6 +100,12 @@ impl Output for Json {
     }
     fn exported(&self, exported: &[Exported]) -> String {
         document(exported)
+    }
+    fn images(&self, images: &[ImageRow]) -> String {
+        document(images)
+    }
+    fn image_usage(&self, usage: &ImageUsage) -> String {
+        document(usage)
     }
     fn explanation(&self, explanation: &Explanation) -> String {
         document(explanation)

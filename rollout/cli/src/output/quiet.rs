@@ -7,7 +7,7 @@ use super::Output;
 use crate::commands::matrix::CellJob;
 use crate::spec::{DryRun, Finding};
 use crate::summary::Summary;
-use crate::view::{Explanation, Exported, Job, Node, Rollout, RolloutSteps, Submitted};
+use crate::view::{Explanation, Exported, ImageRow, ImageUsage, Job, Node, Rollout, RolloutSteps, Submitted};
 
 /// The most characters of an id from outside.
 const ID_CHARS_MAX: usize = 256;
@@ -40,6 +40,14 @@ impl Output for Quiet {
     }
     fn exported(&self, exported: &[Exported]) -> String {
         exported.iter().map(|copy| shown(&copy.path, PATH_CHARS_MAX) + "\n").collect()
+    }
+    /// What a spec writes to use them.
+    fn images(&self, images: &[ImageRow]) -> String {
+        images.iter().map(|image| shown(&image.reference, PATH_CHARS_MAX) + "\n").collect()
+    }
+    /// Bytes.
+    fn image_usage(&self, usage: &ImageUsage) -> String {
+        format!("{}\n", usage.bytes)
     }
     /// The most important sentence.
     fn explanation(&self, explanation: &Explanation) -> String {

@@ -14,7 +14,8 @@ use crate::error::lines;
 use crate::spec::{DryRun, Finding};
 use crate::summary::{Summary, python};
 use crate::view::{
-    Artifact, Explanation, Exported, Job, Node, Outcome, Rollout, RolloutSteps, Step, Submitted,
+    Artifact, Explanation, Exported, ImageRow, ImageUsage, Job, Node, Outcome, Rollout, RolloutSteps, Step,
+    Submitted,
 };
 
 /// The most characters of one sentence of an explanation or a failure.
@@ -178,6 +179,19 @@ impl Output for Table {
             |copy: &Exported| vec![copy.table.clone(), count(copy.rows), size(copy.bytes), copy.path.clone()];
         let rows: Vec<_> = exported.iter().map(row).collect();
         grid_in(self.columns, "", &["TABLE", ">ROWS", ">SIZE", "PATH"], &rows)
+    }
+
+    fn images(&self, images: &[ImageRow]) -> String {
+        let row = |image: &ImageRow| {
+            vec![image.name.clone(), count(image.layers as u64), size(image.bytes), image.reference.clone()]
+        };
+        let rows: Vec<_> = images.iter().map(row).collect();
+        grid_in(self.columns, "", &["IMAGE", ">LAYERS", ">SIZE", "IN A SPEC"], &rows)
+    }
+
+    fn image_usage(&self, usage: &ImageUsage) -> String {
+        let row = vec![count(usage.images as u64), count(usage.blobs), size(usage.bytes), usage.path.clone()];
+        grid_in(self.columns, "", &[">IMAGES", ">BLOBS", ">SIZE", "PATH"], &[row])
     }
 
     fn nodes(&self, nodes: &[Node]) -> String {

@@ -3,6 +3,7 @@
 mod asking;
 mod broken_yard;
 mod harbor;
+mod images;
 mod matrix;
 mod run;
 mod specs;

@@ -210,7 +210,11 @@ async fn checked(mut answer: Response) -> Result<Response, Failure> {
     }
     let after = answer.headers().get(RETRY_AFTER).and_then(|after| after.to_str().ok());
     let after = after.and_then(|after| retry_after(after, SystemTime::now()));
-    let text = told(&start_of(&mut answer).await);
+    let mut text = told(&start_of(&mut answer).await);
+    if text.is_empty() {
+        // As the answer to a HEAD is.
+        status.canonical_reason().unwrap_or_default().clone_into(&mut text);
+    }
     if status.is_server_error()
         || matches!(status, StatusCode::TOO_MANY_REQUESTS | StatusCode::REQUEST_TIMEOUT)
     {
