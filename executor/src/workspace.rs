@@ -24,7 +24,7 @@ use std::sync::{Arc, Mutex};
 use images::layers::{LayerStore, Pinned};
 use images::oci::Image;
 use images::oci::registry::{Client as Registries, docker_config};
-use rollout::checkpoint::LayerId;
+use rollout::checkpoint::{Layer, LayerId};
 use tokio::sync::{OnceCell, Semaphore, watch};
 
 pub(crate) use fetch::FetchError;
@@ -36,6 +36,8 @@ const PACKS_MAX: usize = 2;
 /// Layers fetched at once.
 const FETCHES_MAX: usize = 2;
 
+/// A layer of an image as one of a workspace.
+type Repacked = Arc<OnceCell<Layer>>;
 /// Of one image, once they are read.
 type Documents = Arc<OnceCell<Arc<Image>>>;
 type Fetched = Option<Result<Pinned, FetchError>>;
@@ -47,6 +49,8 @@ pub(crate) struct Workspaces {
     /// Of each layer that is being fetched, what comes of it.
     fetching: Mutex<BTreeMap<LayerId, watch::Receiver<Fetched>>>,
     images: Mutex<BTreeMap<String, Documents>>,
+    /// By their ids in the store.
+    repacked: Mutex<BTreeMap<LayerId, Repacked>>,
     registries: Registries,
     images_dir: Option<PathBuf>,
     packs: Semaphore,
@@ -59,6 +63,7 @@ impl Workspaces {
             store,
             fetching: Mutex::default(),
             images: Mutex::default(),
+            repacked: Mutex::default(),
             registries: Registries::new(docker_config()),
             images_dir,
             packs: Semaphore::new(PACKS_MAX),

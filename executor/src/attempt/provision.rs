@@ -94,9 +94,10 @@ async fn obtain(
 ) -> Result<(), Unready> {
     let step = &order.step;
     if let Some(kept) = slot {
-        let layers = workspace::named(order).map_err(|error| stack_failed(&error))?;
+        let named = workspace::named(&tools.workspaces, &tools.storage, &tools.stragglers, order).await;
+        let layers = named.map_err(|error| stack_failed(&error))?;
         let is_there = |layer: &Layer| kept.layers().iter().any(|mounted| mounted.layer.id == layer.id);
-        if let Some(absent) = layers.iter().find(|layer| !is_there(layer)) {
+        if let Some(absent) = layers.iter().map(|(layer, _)| layer).find(|layer| !is_there(layer)) {
             let message = format!("layer {} cannot be laid over the sandbox this step goes on in", absent.id);
             return Err(failed(FailureCode::NotFound, message));
         }

@@ -1,23 +1,29 @@
 //! An OCI image onto this node: its documents are read once for all who want it, its layers fetched
 //! like any other.
 
+use std::os::fd::AsFd;
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 
-use images::layers::Pinned;
+use images::layers::{Bounds, Pinned, pack_upper};
 use images::oci::layout::Layout;
 use images::oci::library::{self, Hold};
 use images::oci::stored::Stored;
-use images::oci::{Image, Platform, resolve};
+use images::oci::{Image, ImageLayer, Platform, resolve};
+use rollout::Bytes;
+use rollout::checkpoint::{Layer, LayerId};
 use rollout::image::{ImageRef, RegistryRef, Version};
 use tokio::sync::OnceCell;
 use tokio_util::task::TaskTracker;
 
 use super::fetch::{FetchError, Origin, Wanted};
-use super::{Documents, Workspaces};
+use super::{Documents, Repacked, Workspaces};
 use crate::broker::serve::lock;
-use crate::sandbox::OciBase;
+use crate::sandbox::{Mounted, OciBase};
 use crate::storage::{Storage, chain};
 
+/// Layers of images that were made layers of workspaces, remembered.
+const REPACKED_MAX: usize = 4096;
 /// Images whose documents are remembered; any of them goes when there are more.
 const IMAGES_MAX: usize = 256;
 
@@ -77,14 +83,8 @@ impl Workspaces {
             })
         });
         let image = Arc::clone(image.await?);
-        // An overlay takes a directory once. Of a layer that is there twice the upper one hides the lower.
-        let above = |index: usize| image.layers.iter().skip(index + 1);
-        let visible = image.layers.iter().enumerate();
-        let visible =
-            visible.filter(|(index, layer)| above(*index).all(|other| other.diff_id != layer.diff_id));
-        let fetches = visible.map(|(_, layer)| {
-            self.fetch_wanted(storage, tasks, Wanted::Image(layer.clone(), origin.clone()))
-        });
+        let fetches = visible(&image)
+            .map(|layer| self.fetch_wanted(storage, tasks, Wanted::Image(layer.clone(), origin.clone())));
         let layers = futures::future::try_join_all(fetches).await?;
         Ok(Some((image, layers)))
     }
@@ -107,6 +107,56 @@ impl Workspaces {
         held.map_err(|error| failed(error.to_string()))?.map_err(|error| failed(chain(&error)))
     }
 
+    /// The layers of an image as layers of a workspace: packed into the blob store once, so that a
+    /// checkpoint over them can be restored anywhere. None: `host` and `dir:`.
+    pub(super) async fn layers_of(
+        self: &Arc<Self>,
+        storage: &Storage,
+        tasks: &TaskTracker,
+        text: &str,
+    ) -> Result<Option<Vec<Mounted>>, FetchError> {
+        let Some((image, pinned)) = self.image(storage, tasks, text).await? else { return Ok(None) };
+        let mut layers = Vec::new();
+        for (layer, at) in visible(&image).zip(pinned) {
+            let cell = self.repacked(layer.id());
+            let packed = cell.get_or_try_init(|| self.repack(storage, layer, &at)).await?;
+            layers.push(Mounted { layer: packed.clone(), at });
+        }
+        Ok(Some(layers))
+    }
+
+    async fn repack(&self, storage: &Storage, layer: &ImageLayer, at: &Pinned) -> Result<Layer, FetchError> {
+        let name = layer.diff_id.to_string();
+        let failed = |problem: String| FetchError::Failed { layer: name.clone(), problem };
+        let turn = self.packs.acquire().await;
+        let _turn = turn.map_err(|error| failed(error.to_string()))?;
+        let staged = self.store.stage().map_err(|error| failed(chain(&error)))?;
+        let (tree, out, bytes_max) = (at.path.clone(), staged.packed(), self.store.bytes_max());
+        let packing = tokio::task::spawn_blocking(move || {
+            let root = std::fs::File::open(&tree).map_err(|error| error.to_string())?;
+            let never = AtomicBool::new(false);
+            let packed = pack_upper(root.as_fd(), 0, &[], &out, &Bounds::new(Bytes(bytes_max)), &never);
+            packed.map_err(|error| chain(&error))
+        });
+        let packed = packing.await.map_err(|error| failed(error.to_string()))?.map_err(failed)?;
+        let stored = storage.put_file(&packed.file).await.map_err(|error| failed(chain(&error)))?;
+        if stored.sha256 != packed.layer.blob {
+            return Err(failed(format!(
+                "it was packed as {}, and {} was stored",
+                packed.layer.blob, stored.sha256
+            )));
+        }
+        Ok(packed.layer)
+    }
+
+    fn repacked(&self, id: LayerId) -> Repacked {
+        let mut repacked = lock(&self.repacked);
+        if repacked.len() >= REPACKED_MAX && !repacked.contains_key(&id) {
+            repacked.pop_first();
+        }
+        Arc::clone(repacked.entry(id).or_default())
+    }
+
     fn documents(&self, text: &str) -> Documents {
         let mut images = lock(&self.images);
         if images.len() >= IMAGES_MAX && !images.contains_key(text) {
@@ -114,4 +164,13 @@ impl Workspaces {
         }
         Arc::clone(images.entry(text.to_owned()).or_insert_with(|| Arc::new(OnceCell::new())))
     }
+}
+
+/// Bottom first. An overlay takes a directory once, and of a layer that is there twice the upper one
+/// hides the lower.
+fn visible(image: &Image) -> impl Iterator<Item = &ImageLayer> {
+    let above = |index: usize| image.layers.iter().skip(index + 1);
+    let each = image.layers.iter().enumerate();
+    each.filter(move |(index, layer)| above(*index).all(|other| other.diff_id != layer.diff_id))
+        .map(|(_, layer)| layer)
 }

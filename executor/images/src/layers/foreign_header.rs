@@ -5,7 +5,7 @@ use std::io::{self, Read};
 
 use tar::{Entry, EntryType};
 
-use super::archive::{PAX_BYTES_MAX, number, pax_records, unescaped};
+use super::archive::{self, PAX_BYTES_MAX, pax_records, unescaped};
 use super::entry::Mtime;
 use super::{ATTRIBUTE_BYTES_MAX, Error, PATH_BYTES_MAX, attributes};
 
@@ -70,16 +70,21 @@ impl Pending {
             .or_else(|| found.link_name_bytes().map(std::borrow::Cow::into_owned))
             .unwrap_or_default();
         let size = of_header(found.entry_size())?;
-        let mode = found.mode().map_err(|error| Error::format(error.to_string()))?;
-        let seconds = i64::try_from(of_header(found.mtime())?).unwrap_or(0);
+        let old = found.as_old();
+        // Some writers leave out what is zero.
+        let number = |field: &[u8], read: io::Result<u64>| {
+            if field.iter().all(|byte| matches!(byte, 0 | b' ')) { Ok(0) } else { of_header(read) }
+        };
+        let mode = u32::try_from(number(&old.mode, found.mode().map(u64::from))?).unwrap_or_default();
+        let seconds = i64::try_from(number(&old.mtime, found.mtime())?).unwrap_or(0);
         let mut header = Header {
             kind: found.entry_type(),
             path,
             target,
             size,
             mode: mode & 0o7777,
-            uid: id(of_header(found.uid())?),
-            gid: id(of_header(found.gid())?),
+            uid: id(number(&old.uid, found.uid())?),
+            gid: id(number(&old.gid, found.gid())?),
             mtime: Mtime { seconds, nanos: 0 },
             attributes: Vec::new(),
         };
@@ -101,7 +106,7 @@ fn id(number: u64) -> u32 {
 
 impl Header {
     fn record(&mut self, key: &[u8], value: &[u8]) -> Result<(), Error> {
-        let numeric = || number(value).ok_or_else(|| Error::format("a record holds no number"));
+        let numeric = || archive::number(value).ok_or_else(|| Error::format("a record holds no number"));
         match key {
             b"path" => self.path = value.to_vec(),
             b"linkpath" => self.target = value.to_vec(),
