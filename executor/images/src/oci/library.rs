@@ -92,7 +92,7 @@ impl Library {
         let lock = lock.map_err(Error::io("open", &path))?;
         lock.lock().map_err(Error::io("lock", &path))?;
         if !root.join(LAYOUT_FILE).exists() {
-            replace(&root.join(INDEX_FILE), &index([]))?;
+            replace(&root.join(INDEX_FILE), index([]))?;
             replace(&root.join(LAYOUT_FILE), MARKER)?;
         }
         Ok(Self { root: root.to_owned(), layout: Layout::open(root)?, _lock: lock })
@@ -227,7 +227,7 @@ impl Library {
 
     fn write_index(&self, entries: &[(String, Digest, u64, String)]) -> Result<(), Error> {
         let entry = |(name, digest, size, media_type): &(String, Digest, u64, String)| json!({"mediaType": media_type, "digest": digest, "size": size, "annotations": {REF_NAME: name}});
-        replace(&self.root.join(INDEX_FILE), &index(entries.iter().map(entry)))
+        replace(&self.root.join(INDEX_FILE), index(entries.iter().map(entry)))
     }
 }
 

@@ -34,17 +34,23 @@ pub fn markdown() -> String {
     out.push_str("\n## Global options\n\n");
     options(&mut out, root.get_arguments().filter(|arg| arg.is_global_set()));
     for command in root.get_subcommands().filter(|command| !command.is_hide_set()) {
-        section(&mut out, command);
+        section(&mut out, command, command.get_name());
+        for inner in command.get_subcommands().filter(|inner| inner.get_name() != "help") {
+            section(&mut out, inner, &format!("{} {}", command.get_name(), inner.get_name()));
+        }
     }
     out
 }
 
-fn section(out: &mut String, command: &Command) {
-    _ = write!(out, "\n## rollyard {}\n\n", command.get_name());
+fn section(out: &mut String, command: &Command, name: &str) {
+    _ = write!(out, "\n## rollyard {name}\n\n");
     if let Some(about) = command.get_about() {
         _ = writeln!(out, "{about}.\n");
     }
-    let mut usage = format!("rollyard {}", command.get_name());
+    let mut usage = format!("rollyard {name}");
+    if command.has_subcommands() {
+        usage.push_str(" COMMAND");
+    }
     let own: Vec<&Arg> = command
         .get_arguments()
         .filter(|arg| {
