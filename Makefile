@@ -17,9 +17,10 @@ setup: ## install what is missing (Debian packages, cargo-nextest)
 build: setup ## build the binary
 	cargo build --locked
 
-demo: build ## run the hello job and the 40-rollout job on an embedded yard
+demo: build ## run three jobs on an embedded yard: hello, 40 rollouts that misbehave, 32 repair tasks
 	$(BIN) --data-dir $(DEMO)/yard run docs/examples/hello.yaml --table $(DEMO)/out
 	$(BIN) --data-dir $(DEMO)/yard run docs/examples/forty.yaml --table $(DEMO)/out
+	$(BIN) --data-dir $(DEMO)/yard run docs/examples/repair/repair.yaml --table $(DEMO)/out
 
 test: ## install what is missing, run every test
 	@.ci/setup test

@@ -3,10 +3,11 @@
 mod checkpoint;
 mod create;
 mod report;
+mod rollout;
 
 use anyhow::{Result, bail};
 
-const NAMES: &[&str] = &["checkpoint", "create"];
+const NAMES: &[&str] = &["checkpoint", "create", "rollout"];
 
 fn main() -> Result<()> {
     // The broker is this executable started again; that comes before anything else.
@@ -17,6 +18,7 @@ fn main() -> Result<()> {
     match name.as_deref() {
         Some("checkpoint") => checkpoint::main(&rest),
         Some("create") => create::main(&rest),
+        Some("rollout") => rollout::main(&rest),
         Some(other) => bail!("no bench `{other}`; there are: {}", NAMES.join(", ")),
         None => bail!("usage: benches NAME [ARGS]; there are: {}", NAMES.join(", ")),
     }

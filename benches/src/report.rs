@@ -88,6 +88,15 @@ pub fn comparison(bench: &str, case: &str, of: (&str, &[Round]), to: (&str, &[Ro
     }
 }
 
+/// As [`comparison`], of the wall time an operation takes when many are done as one.
+pub fn walls(bench: &str, case: &str, of: (&str, &[Round]), to: (&str, &[Round])) {
+    let wall = |round: &Round| 1.0 / round.rate();
+    let mut ratios: Vec<f64> = of.1.iter().zip(to.1).map(|(a, b)| wall(b) / wall(a)).collect();
+    ratios.sort_by(f64::total_cmp);
+    let ratio = ratios[ratios.len() / 2];
+    line(&json!({"bench": bench, "case": case, "of": of.0, "to": to.0, "metric": "wall", "ratio": ratio}));
+}
+
 /// One value, with what it was measured at.
 pub fn figure(bench: &str, case: &str, at: &[(&str, Value)], value: f64) {
     let mut object = json!({"bench": bench, "case": case, "value": value, "load1": load1()});

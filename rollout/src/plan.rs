@@ -281,6 +281,15 @@ pub enum Per {
     Group,
 }
 
+impl Per {
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Rollout => "rollout",
+            Self::Group => "group",
+        }
+    }
+}
+
 /// Where the step's workspace comes from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Origin {

@@ -101,11 +101,22 @@ pub fn check(text: &str, source_name: &str) -> Checked {
     Checked { diagnostics, plan }
 }
 
-/// The steps that a Harbor source without any is given, as YAML with the one key `steps`. None if
-/// the document is no such one.
-pub fn generated_steps(text: &str) -> Option<String> {
-    let root = unquoted::read(text).root?;
-    harbor::of(&root).map(|(steps, _)| steps.text())
+/// The document with the steps that its Harbor source is given, and without the fields that these
+/// follow from: a spec of the same job, to be edited. None if the document is no such one.
+pub fn with_generated_steps(text: &str) -> Option<String> {
+    let mut root = unquoted::read(text).root?;
+    let (steps, _) = harbor::of(&root)?;
+    if text.trim_start().starts_with('{') {
+        // No lines can be added to JSON.
+        harbor::add_steps(&mut root);
+        harbor::remove_step_fields(&mut root);
+        return Some(canonical::json(&root) + "\n");
+    }
+    let mut whole = harbor::without_step_fields(text, &root);
+    if !whole.ends_with('\n') {
+        whole.push('\n');
+    }
+    Some(whole + &steps.text())
 }
 
 /// Diagnostics over the text they are about; empty where that is not at hand. See

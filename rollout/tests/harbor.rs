@@ -11,14 +11,8 @@ use serde_json::{Map, Value, json};
 fn plan(from: &str, more: &str) -> JobPlan {
     let text = format!("apiVersion: rollyard/v1\nkind: RolloutJob\nname: x\ntasks: {{from: {from}}}\n{more}");
     let checked = spec::check(&text, "x.yaml");
-    let whole = text.clone() + &spec::generated_steps(&text).unwrap();
-    let shown = spec::check(
-        &whole
-            .replace(", environment_mode: separate", "")
-            .replace(", agent: oracle", "")
-            .replace(", agent: [run, \"${HOME}\"]", ""),
-        "y",
-    );
+    let whole = spec::with_generated_steps(&text).unwrap();
+    let shown = spec::check(&whole, "y");
     let plan = checked.plan.clone().unwrap_or_else(|| panic!("{}", checked.render(&text)));
     let steps = shown.plan.as_ref().map(|plan| &plan.steps);
     assert_eq!(steps, Some(&plan.steps), "what is shown is what runs");
@@ -49,6 +43,41 @@ fn resolved(plan: &JobPlan) -> [ResolvedStep; 2] {
     let rollout = Some(RolloutId { group, sample: 0, refill: 0 });
     let lookup = Lookup { row: &row, task_id: "t", group, epoch: 0, rollout };
     [0, 1].map(|step| resolve_step(plan, StepIndex(step), &lookup, &BTreeMap::new()).unwrap())
+}
+
+#[test]
+fn the_spec_with_its_steps_is_a_spec_however_the_source_was_written() {
+    let block = "\n    # Comments stay.\n    agent:\n      - run\n      - x\n    harbor: tasks  # here\n    environment_mode: separate # and go\n";
+    for (from, kept) in [
+        ("{harbor: tasks, agent: [run, 'a]b'] , environment_mode: separate}}", "{harbor: tasks}}"),
+        ("{agent: oracle, harbor: tasks}, split: eval}", "{harbor: tasks}, split: eval}"),
+        ("{environment_mode: separate, agent: [run], harbor: tasks}}", "{harbor: tasks}}"),
+        ("{\"harbor\": \"tasks\",\n  \"agent\": [\n  \"run\"\n  ]\n}}", "{\"harbor\": \"tasks\",\n}}"),
+    ] {
+        let text = format!("apiVersion: rollyard/v1\nkind: RolloutJob\nname: x\ntasks: {{from: {from}");
+        let whole = spec::with_generated_steps(&text).unwrap();
+        assert!(whole.contains(&format!("tasks: {{from: {kept}")), "{whole}");
+        let (before, after) = (spec::check(&text, "x"), spec::check(&whole, "x"));
+        let plan = after.plan.as_ref().unwrap_or_else(|| panic!("{}", after.render(&whole)));
+        assert_eq!(plan.steps, before.plan.unwrap().steps);
+    }
+    let json = json!({"apiVersion": "rollyard/v1", "kind": "RolloutJob", "name": "x", "tasks": {"from": {
+        "harbor": "tasks", "agent": ["run"], "environment_mode": "separate",
+    }}});
+    let whole = spec::with_generated_steps(&json.to_string()).unwrap();
+    let printed: Value = serde_json::from_str(&whole).unwrap();
+    assert_eq!(
+        (&printed["tasks"]["from"], printed["steps"].as_array().map(Vec::len)),
+        (&json!({"harbor": "tasks"}), Some(2))
+    );
+    assert_eq!(
+        spec::check(&whole, "x").plan.unwrap().steps,
+        spec::check(&json.to_string(), "x").plan.unwrap().steps
+    );
+    let text = format!("apiVersion: rollyard/v1\nkind: RolloutJob\nname: x\ntasks:\n  from:{block}");
+    let whole = spec::with_generated_steps(&text).unwrap();
+    assert!(whole.contains("from:\n    # Comments stay.\n    harbor: tasks  # here\nsteps:"), "{whole}");
+    assert!(spec::check(&whole, "x").plan.is_some(), "{whole}");
 }
 
 #[test]

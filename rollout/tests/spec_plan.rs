@@ -172,15 +172,13 @@ fn a_grader_does_not_reuse_the_sandbox_it_grades() {
 
 #[test]
 fn workspaces_follow_from_who_starts_from_them() {
-    let text = job(
-        r#"  - {name: setup, per: group, run: git init, checkpoint: {key: "${image.digest}/${step.hash}"}}
+    let text = job(r#"  - {name: setup, per: group, run: git init}
   - {name: more, per: group, needs: [setup], run: make}
   - {name: agent, needs: [more], agent: {command: [solve], resume: true}, checkpoint: {every: 5m, keep: 3}, outputs: [{name: patch, from: git diff}]}
   - {name: side, needs: [agent], isolate: fresh, run: "true", outputs: [{name: x, path: x}]}
   - {name: tail, needs: [agent], run: "true", outputs: [{name: x, path: x}]}
   - {name: grade, needs: [agent], grader: {exit: {0: 1, 1: 0}}, inputs: [{artifact: agent.patch, path: /in/p}], run: "true"}
-"#,
-    );
+"#);
     let plan = plan(&text);
     let index = StepIndex;
     let origins: Vec<Origin> = plan.steps.iter().map(|step| step.origin).collect();

@@ -1,11 +1,15 @@
 import os
 import pathlib
 import shutil
+import signal
 import tempfile
 
 import pytest
 
 import lab
+
+# Started in the background of a shell without job control, this and every program would ignore Ctrl-C.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture

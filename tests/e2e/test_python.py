@@ -351,6 +351,33 @@ def test_a_folder_of_harbor_tasks_is_the_business_of_the_program(program, monkey
     assert sent.split("\n") == ["--output", "json", "--yard", program.socket, "submit", "-", "--resume", "--", "the: spec", ""]
 
 
+TASK = """schema_version = "1.4"
+artifacts = ["/workspace/answer"]
+[verifier]
+environment_mode = "separate"
+[environment]
+network_mode = "no-network"
+storage_mb = 32
+memory_mb = 128
+"""
+
+
+def test_a_folder_of_harbor_tasks_runs_from_start_to_end(program):
+    for name, want in (("a", 42), ("b", 43)):
+        task = program.directory / "tasks" / name
+        (task / "tests").mkdir(parents=True)
+        (task / "environment").mkdir()
+        (task / "task.toml").write_text(TASK)
+        (task / "instruction.md").write_text("Write 42 into the file `answer`.")
+        grade = f"#!/bin/sh\nif grep -qx {want} /workspace/answer; then echo 1; else echo 0; fi > /logs/verifier/reward.txt\n"
+        (task / "tests/test.sh").write_text(grade)
+    with ry.Client() as client:
+        agent = ["/bin/sh", "-c", "sed 's/[^0-9]//g' /in/instruction.md > answer"]
+        job = client.submit(program.directory / "tasks", agent=agent, n=2, image="host", table="out")
+        job.wait(timeout=lab.HANG_S)
+        assert sorted((row["task_id"], row["reward"]) for row in job.rows()) == [("a", 1.0)] * 2 + [("b", 0.0)] * 2
+
+
 def test_readme_examples_run(program):
     text = (PACKAGE / "README.md").read_text()
     first, tables, errors_ = re.findall(r"```python\n(.*?)```", text, re.DOTALL)

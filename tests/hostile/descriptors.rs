@@ -6,7 +6,7 @@ use crate::lab::{Done, Held, Lab, said, stays};
 
 crate::cases![
     "04" a_process_holds_three_descriptors_however_late_it_starts,
-    "04" the_broker_and_the_executor_keep_two_descriptors_a_sandbox,
+    "04" the_broker_and_the_executor_keep_three_descriptors_a_sandbox,
 ];
 
 async fn audit(lab: &Lab, sandbox: &Held, user: &str) {
@@ -51,13 +51,13 @@ async fn a_process_holds_three_descriptors_however_late_it_starts(lab: &Lab) -> 
     Ok(())
 }
 
-async fn the_broker_and_the_executor_keep_two_descriptors_a_sandbox(lab: &Lab) -> Done {
+async fn the_broker_and_the_executor_keep_three_descriptors_a_sandbox(lab: &Lab) -> Done {
     let own = || descriptors(std::process::id().cast_signed()).len();
     let before = own();
     let mut held = Vec::new();
     for count in 1..=5 {
         held.push(lab.sandbox().await);
-        assert_eq!(own(), before + 2 * count);
+        assert_eq!(own(), before + 3 * count);
     }
     for sandbox in held {
         sandbox.end().await;

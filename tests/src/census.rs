@@ -12,6 +12,14 @@ use std::path::{Path, PathBuf};
 /// The deepest folder below a data directory that is looked at.
 const DEPTH_MAX: usize = 12;
 
+/// A whole layer in the store of the node: kept after its sandboxes on purpose, up to a bound of the
+/// store. What is half made has another name.
+fn is_cached_layer(top: &Path, path: &Path) -> bool {
+    let name =
+        path.strip_prefix(top).ok().and_then(|path| path.strip_prefix("layers").ok()).and_then(Path::to_str);
+    name.is_some_and(|name| name.len() == 64 && name.bytes().all(|byte| byte.is_ascii_hexdigit()))
+}
+
 /// Counted things, by kind.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Census(BTreeMap<&'static str, BTreeMap<String, usize>>);
@@ -71,6 +79,9 @@ impl Census {
         for entry in fs::read_dir(dir)? {
             let entry = entry?;
             let path = entry.path();
+            if is_cached_layer(top, &path) {
+                continue;
+            }
             self.count("paths", path.strip_prefix(top).unwrap_or(&path).display());
             if entry.file_type()?.is_dir() {
                 self.walk(top, &path, depth + 1)?;

@@ -34,6 +34,8 @@ AGENT = HERE / "agent" / "repair.py"
 RUN_SECONDS = 60
 PATH = "/usr/bin:/bin"
 MISDEEDS = ["edit_tests", "plant_modules", "write_reward", "fill_disk", "fork_bomb", "write_loop", "read_answers"]
+# The status with which a sample that misbehaved ends.
+MISBEHAVED = 3
 # What task.toml has to hold; None is any value.
 KEYS = {
     ("schema_version",): "1.4",
@@ -198,7 +200,7 @@ def run_agent(task, sample, misbehave=None):
             command += ["--misbehave", f"{sample}:{misbehave}"]
         done = trial.run(command)
         end_children()
-        require(done.returncode == 0, f"the agent failed: {done.stderr[-800:]}")
+        require(done.returncode == (MISBEHAVED if misbehave else 0), f"the agent failed: {done.stderr[-800:]}")
         return trial.reward(declared), done.stdout.strip().splitlines()
 
 

@@ -1,6 +1,6 @@
 //! The end of a job in one screen: what came out, what went wrong and where to look.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use futures::stream::{self, StreamExt, TryStreamExt};
 use serde::Serialize;
@@ -90,11 +90,16 @@ impl Detail {
     pub fn from_rows(rollouts: &[Rollout], steps: &[(String, Vec<Step>)]) -> Self {
         let mut detail = Self::default();
         detail.count_rewards(rollouts);
+        let mut groups = BTreeSet::new();
         for (id, rows) in steps {
-            let outcomes = || rows.iter().filter_map(|step| step.outcome.as_ref());
+            // Steps of a group are listed with every member.
+            let group = id.rsplit_once("-s").map_or(id.as_str(), |(group, _)| group);
+            let first = groups.insert(group);
+            let rows = rows.iter().filter(|step| first || !step.of_group());
+            let outcomes = || rows.clone().filter_map(|step| step.outcome.as_ref());
             detail.attempts += outcomes().count() as u64;
             detail.retries +=
-                rows.iter().filter(|step| step.outcome.is_some() && step.attempt.unwrap_or(0) > 0).count()
+                rows.clone().filter(|step| step.outcome.is_some() && step.attempt.unwrap_or(0) > 0).count()
                     as u64;
             if outcomes().any(|outcome| outcome.stdout.truncated || outcome.stderr.truncated) {
                 detail.capture_truncated += 1;
@@ -147,6 +152,14 @@ mod tests {
         let rollouts: Vec<Rollout> = (0..10u8).map(|i| fixtures::rewarded(f32::from(i))).collect();
         let detail = Detail::from_rows(&rollouts, &[]);
         assert_eq!((detail.clean_rewards.len(), detail.clean_rewards_other), (REWARD_VALUES_MAX, 4));
+    }
+
+    #[test]
+    fn a_step_of_a_group_counts_once_however_many_members_show_it() {
+        let set_up = Step { per: "group".into(), ..fixtures::ended_step() };
+        let steps = ["j-g0-s0", "j-g0-s1", "j-g1-s0"]
+            .map(|id| (id.to_owned(), vec![set_up.clone(), fixtures::ended_step()]));
+        assert_eq!(Detail::from_rows(&[], &steps).attempts, 5);
     }
 
     #[test]

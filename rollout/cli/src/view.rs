@@ -2,6 +2,7 @@
 //! names are the names in `--output json`. Times are microseconds since 1970 UTC, lengths
 //! milliseconds, sizes bytes; what is unknown is null.
 
+use rollout::plan::Per;
 use rollout_wire::v1;
 use serde::Serialize;
 
@@ -96,6 +97,8 @@ pub struct Failure {
 pub struct Step {
     pub step: String,
     pub kind: String,
+    /// `group`: run once for all members of the group.
+    pub per: String,
     pub state: String,
     pub attempt: Option<u32>,
     pub node: Option<String>,
@@ -366,11 +369,19 @@ impl From<v1::Rollout> for Rollout {
     }
 }
 
+impl Step {
+    /// Run once for all members of the group.
+    pub fn of_group(&self) -> bool {
+        self.per == Per::Group.as_str()
+    }
+}
+
 impl From<v1::StepRow> for Step {
     fn from(row: v1::StepRow) -> Self {
         Self {
             step: row.step,
             kind: row.kind,
+            per: row.per,
             state: row.state,
             attempt: row.attempt,
             node: text(row.node),

@@ -259,13 +259,7 @@ impl Description {
     fn step_line(&self, step: &StepDescription) -> String {
         let place = self.steps.iter().position(|other| other.name == step.name).unwrap_or(0);
         let before = place.checked_sub(1).map(|before| self.steps[before].name.clone());
-        let mut notes = vec![
-            match step.per {
-                Per::Rollout => "rollout",
-                Per::Group => "group",
-            }
-            .to_owned(),
-        ];
+        let mut notes = vec![step.per.as_str().to_owned()];
         match (&step.continues, &step.restores) {
             (Some(live), _) => notes.push(format!("in the sandbox of {live}")),
             (None, Some(before)) => notes.push(format!("fresh, from {before}")),

@@ -126,6 +126,55 @@ pub(crate) fn of(root: &Node) -> Option<(HarborSteps, Generated)> {
     Some((HarborSteps { agent, mode, defaults }, generated))
 }
 
+/// Of the source, for generated steps only.
+const STEP_FIELDS: [&str; 2] = ["agent", "environment_mode"];
+
+pub(crate) fn remove_step_fields(root: &mut Node) {
+    let Value::Map(entries) = &mut root.value else { return };
+    let Some(tasks) = entries.iter_mut().find(|entry| entry.key == "tasks") else { return };
+    let Value::Map(entries) = &mut tasks.value.value else { return };
+    let Some(source) = entries.iter_mut().find(|entry| entry.key == "from") else { return };
+    let Value::Map(fields) = &mut source.value.value else { return };
+    fields.retain(|field| !STEP_FIELDS.contains(&field.key.as_str()));
+}
+
+/// The text without the fields of the source that are for generated steps.
+pub(crate) fn without_step_fields(text: &str, root: &Node) -> String {
+    let source = root.get("tasks").and_then(|tasks| tasks.get("from")).map(Node::entries).unwrap_or_default();
+    let mut whole = text.to_owned();
+    // From the end, so that the places before stay right.
+    for entry in source.iter().rev().filter(|entry| STEP_FIELDS.contains(&entry.key.as_str())) {
+        whole.replace_range(place_of(&whole, entry), "");
+    }
+    whole
+}
+
+/// Of a field and what separates it from the next: its lines, or its part of a `{}`.
+fn place_of(text: &str, entry: &Entry) -> std::ops::Range<usize> {
+    let (start, end) = (entry.key_span.start as usize, end_of(text, &entry.value));
+    let line = text[..start].rfind('\n').map_or(0, |newline| newline + 1);
+    if text[line..start].trim().is_empty() {
+        let end = text[end..].find('\n').map_or(text.len(), |newline| end + newline + 1);
+        return line..end;
+    }
+    let after = text[end..].trim_start();
+    if let Some(next) = after.strip_prefix(',') {
+        return start..text.len() - next.trim_start().len();
+    }
+    let before = text[..start].trim_end();
+    before.strip_suffix(',').map_or(start, |before| before.trim_end().len())..end
+}
+
+/// The byte after a text or a list of texts.
+fn end_of(text: &str, node: &Node) -> usize {
+    let last = node.items().last().unwrap_or(node).span.end as usize;
+    let open = text[node.span.start as usize..].starts_with('[');
+    if !open || node.text().is_some() {
+        return last;
+    }
+    text[last..].find(']').map_or(last, |close| last + close + 1)
+}
+
 /// Adds the generated steps to the document. What is wrong in them is told at its source.
 pub(crate) fn add_steps(root: &mut Node) {
     let Some((steps, _)) = of(root) else { return };

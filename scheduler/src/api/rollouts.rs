@@ -85,6 +85,7 @@ pub(super) async fn steps(service: &JobsService, text: &str) -> Result<v1::ListS
         let row = |state: &str| v1::StepRow {
             step: step.name.to_string(),
             kind: step.kind.as_str().to_owned(),
+            per: step.per.as_str().to_owned(),
             state: state.to_owned(),
             ..v1::StepRow::default()
         };

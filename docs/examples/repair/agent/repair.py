@@ -32,6 +32,8 @@ FIRST_ROUND_SHARE = 0.6
 CPU_SECONDS = 4
 WALL_SECONDS = 45
 MAX_SOURCE_BYTES = 64 * 1024
+# Of a sample that misbehaved, so that a summary can tell it apart. No grader reads it.
+MISBEHAVED = 3
 
 
 class Problem:
@@ -151,6 +153,7 @@ def main():
     repair(Problem(instruction, args.workspace), instruction, args.sample)
     for name in deeds:
         print(f"misdeed {name}: {MISDEEDS[name](args.root, args.workspace)}", flush=True)
+    return MISBEHAVED if deeds else 0
 
 
 if __name__ == "__main__":

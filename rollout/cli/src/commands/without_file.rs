@@ -51,9 +51,11 @@ pub(super) fn spec(dir: &Path, args: &Harbor) -> Result<Source, Error> {
 
 /// The document with the steps that it is given if it has none.
 pub(super) fn whole(text: &str) -> String {
-    let steps = rollout::spec::generated_steps(text).unwrap_or_default();
-    let end = if text.ends_with('\n') { "" } else { "\n" };
-    format!("{text}{end}{steps}")
+    let mut whole = rollout::spec::with_generated_steps(text).unwrap_or_else(|| text.to_owned());
+    if !whole.ends_with('\n') {
+        whole.push('\n');
+    }
+    whole
 }
 
 /// A name of a job out of that of the directory.

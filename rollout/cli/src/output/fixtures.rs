@@ -112,6 +112,7 @@ pub fn ended_step() -> Step {
     Step {
         step: "work".into(),
         kind: "agent".into(),
+        per: "rollout".into(),
         state: "failed".into(),
         attempt: Some(0),
         node: Some("local".into()),
@@ -151,6 +152,7 @@ pub fn rollout_steps() -> RolloutSteps {
     let graded = Step {
         step: "grade".into(),
         kind: "grader".into(),
+        per: "rollout".into(),
         state: "succeeded".into(),
         attempt: Some(1),
         outcome: ended_step().outcome.map(|outcome| Outcome {
@@ -170,6 +172,7 @@ pub fn rollout_steps() -> RolloutSteps {
     let waiting = Step {
         step: "after".into(),
         kind: "run".into(),
+        per: "group".into(),
         state: "waiting".into(),
         attempt: None,
         node: None,

@@ -147,7 +147,7 @@ impl Output for Table {
         let row = |step: &Step| {
             let outcome = step.outcome.as_ref();
             vec![
-                step.step.clone(),
+                if step.of_group() { format!("{} [group]", step.step) } else { step.step.clone() },
                 step.kind.clone(),
                 step.attempt.map_or_else(dash, |attempt| attempt.to_string()),
                 step.state.clone(),

@@ -172,7 +172,7 @@ fn a_refill_keeps_the_place_of_what_it_replaces() {
     yard.end(&agents[0], Some(FailureCode::NodeLost), None);
     assert_eq!(yard.cluster.counts(JOB).unwrap().rollouts_admitted, 4, "its place is taken");
     let explained = yard.cluster.explain(yard.now, ExplainTarget::Job(JOB)).unwrap().lines.join("\n");
-    assert!(explained.contains("3 rollouts are alive and 1 places are kept for refills"), "{explained}");
+    assert!(explained.contains("3 rollouts are alive and 1 place is kept for refills"), "{explained}");
     win(&mut yard, &agents[1]);
     yard.later(Millis(1_000));
     let again = yard.starts().remove(0);

@@ -84,6 +84,11 @@ class JobsStub(object):
                 request_serializer=rollyard_dot_v1_dot_jobs__pb2.LogsRequest.SerializeToString,
                 response_deserializer=rollyard_dot_v1_dot_jobs__pb2.LogsChunk.FromString,
                 _registered_method=True)
+        self.ReadArtifact = channel.unary_stream(
+                '/rollyard.v1.Jobs/ReadArtifact',
+                request_serializer=rollyard_dot_v1_dot_jobs__pb2.ReadArtifactRequest.SerializeToString,
+                response_deserializer=rollyard_dot_v1_dot_jobs__pb2.ArtifactChunk.FromString,
+                _registered_method=True)
         self.ListNodes = channel.unary_unary(
                 '/rollyard.v1.Jobs/ListNodes',
                 request_serializer=rollyard_dot_v1_dot_jobs__pb2.ListNodesRequest.SerializeToString,
@@ -158,6 +163,13 @@ class JobsServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ReadArtifact(self, request, context):
+        """The bytes of an output that an ended attempt kept.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def ListNodes(self, request, context):
         """Missing associated documentation comment in .proto file."""
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -216,6 +228,11 @@ def add_JobsServicer_to_server(servicer, server):
                     servicer.Logs,
                     request_deserializer=rollyard_dot_v1_dot_jobs__pb2.LogsRequest.FromString,
                     response_serializer=rollyard_dot_v1_dot_jobs__pb2.LogsChunk.SerializeToString,
+            ),
+            'ReadArtifact': grpc.unary_stream_rpc_method_handler(
+                    servicer.ReadArtifact,
+                    request_deserializer=rollyard_dot_v1_dot_jobs__pb2.ReadArtifactRequest.FromString,
+                    response_serializer=rollyard_dot_v1_dot_jobs__pb2.ArtifactChunk.SerializeToString,
             ),
             'ListNodes': grpc.unary_unary_rpc_method_handler(
                     servicer.ListNodes,
@@ -493,6 +510,33 @@ class Jobs(object):
             '/rollyard.v1.Jobs/Logs',
             rollyard_dot_v1_dot_jobs__pb2.LogsRequest.SerializeToString,
             rollyard_dot_v1_dot_jobs__pb2.LogsChunk.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ReadArtifact(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/rollyard.v1.Jobs/ReadArtifact',
+            rollyard_dot_v1_dot_jobs__pb2.ReadArtifactRequest.SerializeToString,
+            rollyard_dot_v1_dot_jobs__pb2.ArtifactChunk.FromString,
             options,
             channel_credentials,
             insecure,

@@ -217,14 +217,16 @@ class CheckpointTaken(_message.Message):
     def __init__(self, attempt: _Optional[_Union[AttemptRef, _Mapping]] = ..., generation: _Optional[int] = ..., checkpoint: _Optional[_Union[Checkpoint, _Mapping]] = ...) -> None: ...
 
 class Input(_message.Message):
-    __slots__ = ("path", "sha256", "size")
+    __slots__ = ("path", "sha256", "size", "tree")
     PATH_FIELD_NUMBER: _ClassVar[int]
     SHA256_FIELD_NUMBER: _ClassVar[int]
     SIZE_FIELD_NUMBER: _ClassVar[int]
+    TREE_FIELD_NUMBER: _ClassVar[int]
     path: str
     sha256: str
     size: int
-    def __init__(self, path: _Optional[str] = ..., sha256: _Optional[str] = ..., size: _Optional[int] = ...) -> None: ...
+    tree: bool
+    def __init__(self, path: _Optional[str] = ..., sha256: _Optional[str] = ..., size: _Optional[int] = ..., tree: bool = ...) -> None: ...
 
 class KillAttempt(_message.Message):
     __slots__ = ("attempt", "generation", "code", "reason")
@@ -393,18 +395,26 @@ class File(_message.Message):
     def __init__(self, path: _Optional[str] = ..., text: _Optional[str] = ..., blob_sha256: _Optional[str] = ..., mode: _Optional[int] = ...) -> None: ...
 
 class Output(_message.Message):
-    __slots__ = ("name", "path", "command", "media_type", "max_bytes")
+    __slots__ = ("name", "path", "command", "paths", "media_type", "max_bytes")
     NAME_FIELD_NUMBER: _ClassVar[int]
     PATH_FIELD_NUMBER: _ClassVar[int]
     COMMAND_FIELD_NUMBER: _ClassVar[int]
+    PATHS_FIELD_NUMBER: _ClassVar[int]
     MEDIA_TYPE_FIELD_NUMBER: _ClassVar[int]
     MAX_BYTES_FIELD_NUMBER: _ClassVar[int]
     name: str
     path: str
     command: str
+    paths: Paths
     media_type: str
     max_bytes: int
-    def __init__(self, name: _Optional[str] = ..., path: _Optional[str] = ..., command: _Optional[str] = ..., media_type: _Optional[str] = ..., max_bytes: _Optional[int] = ...) -> None: ...
+    def __init__(self, name: _Optional[str] = ..., path: _Optional[str] = ..., command: _Optional[str] = ..., paths: _Optional[_Union[Paths, _Mapping]] = ..., media_type: _Optional[str] = ..., max_bytes: _Optional[int] = ...) -> None: ...
+
+class Paths(_message.Message):
+    __slots__ = ("items",)
+    ITEMS_FIELD_NUMBER: _ClassVar[int]
+    items: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, items: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class Resources(_message.Message):
     __slots__ = ("request_cpu_milli", "request_memory_bytes", "request_disk_bytes", "limit_cpu_milli", "limit_memory_bytes", "limit_disk_bytes", "limit_pids")
