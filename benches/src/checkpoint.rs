@@ -115,6 +115,7 @@ fn spec(id: String, layers: Vec<Mounted>) -> SandboxSpec {
     SandboxSpec {
         id,
         image: "host".to_owned(),
+        base: None,
         image_digest: None,
         layers,
         limits: Limit { cpu: MilliCpu(1000), memory: Bytes(256 << 20), disk: Bytes(64 << 20), pids: 64 },

@@ -82,6 +82,7 @@ async fn once(backend: &Container, rootfs: &Path, n: usize) -> Result<()> {
     let spec = SandboxSpec {
         id: format!("bench-{n}"),
         image: format!("dir:{}", rootfs.display()),
+        base: None,
         image_digest: None,
         layers: Vec::new(),
         limits: Limit { cpu: MilliCpu(1000), memory: Bytes(512 << 20), disk: Bytes(64 << 20), pids: 256 },

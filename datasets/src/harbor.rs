@@ -166,7 +166,7 @@ fn read_task(dir: &Path, name: &str, wants: &Wants) -> Result<HarborTask, Fault>
     }
     if wants.image && config.environment.docker_image.is_none() {
         let problem = if has("environment/Dockerfile") {
-            "its image must be built from `environment/Dockerfile`, and nothing here builds images"
+            "its image must be built from `environment/Dockerfile`, as `rollyard image build` does; then name it"
         } else {
             "it names no image"
         };

@@ -75,7 +75,7 @@ pub(crate) async fn run(
     let ready = provision::prepare(tools, &order, &mut sandbox, sandbox_id, &dir, &mut kills).await;
     let finish = match (ready, &sandbox) {
         (Ok(ready), Some(sandbox)) => {
-            let env = environment::env(&order.step);
+            let env = environment::env(&order.step, sandbox.image_env());
             let saver = saving::Saver::new(tools, &order, sandbox.as_ref(), &dir);
             let work = work::Work {
                 tools,

@@ -35,6 +35,8 @@ pub struct Config {
     pub capture_bytes_max: Bytes,
     /// Of all layers on this node together.
     pub layer_bytes_max: Bytes,
+    /// Images that are on this machine already, as `rollyard image pull` leaves them.
+    pub images_dir: Option<PathBuf>,
     pub heartbeat_every: Duration,
     pub held_every: Duration,
     /// The kind of the backend, as jobs name it.
@@ -52,6 +54,7 @@ impl Config {
             reserves: Reserves::default(),
             capture_bytes_max: CAPTURE_BYTES_MAX,
             layer_bytes_max: LAYER_BYTES_MAX,
+            images_dir: None,
             heartbeat_every: HEARTBEAT_EVERY,
             held_every: HELD_EVERY,
             backend: "container".to_owned(),

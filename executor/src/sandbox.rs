@@ -12,6 +12,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
 use images::layers::{Bounds, Packed, Pinned};
@@ -43,13 +44,15 @@ pub struct Ceilings {
     pub disk_limit_max: Bytes,
 }
 
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone)]
 pub struct SandboxSpec {
     /// Unique in this executor's life; `[a-z0-9-]`, at most 63 bytes. Names the directory and
     /// the cgroups.
     pub id: String,
-    /// `host` or `dir:/absolute/path`.
+    /// `host`, `dir:/absolute/path`, or an OCI image by digest, which `base` then holds.
     pub image: String,
+    /// The OCI image, unpacked on this node.
+    pub base: Option<Arc<OciBase>>,
     /// The digest the image must have; none: whatever it has here.
     pub image_digest: Option<String>,
     /// Between the image and the writable tree, bottom first.
@@ -60,6 +63,19 @@ pub struct SandboxSpec {
     pub user: String,
     /// Made if missing, owned by `user`.
     pub workdir: String,
+}
+
+/// An OCI image on this node. Its layers stay as long as this does.
+#[derive(Debug)]
+pub struct OciBase {
+    /// `oci:sha256:<hex>`, of its manifest.
+    pub digest: String,
+    /// Bottom first.
+    pub layers: Vec<Pinned>,
+    /// The environment it brings, below that of a step.
+    pub env: Vec<(String, String)>,
+    /// Keeps it in the library of this machine.
+    pub hold: Option<images::oci::library::Hold>,
 }
 
 /// A layer under a sandbox. It stays on the node as long as the sandbox does.
@@ -102,8 +118,13 @@ pub enum CreateError {
 /// background; `destroy` is the one path and waits until nothing is left.
 #[tonic::async_trait]
 pub trait Sandbox: Send + Sync + fmt::Debug {
-    /// Digest of the base: `host:<hash>` or `dir:<hash>`.
+    /// Digest of the base: `host:<hash>`, `dir:<hash>` or `oci:sha256:<hash>`.
     fn image_digest(&self) -> &str;
+
+    /// The environment its image brings.
+    fn image_env(&self) -> &[(String, String)] {
+        &[]
+    }
 
     /// Writes a file before or between steps. The path is resolved beneath the sandbox's root,
     /// never outside, never through a symlink that the sandbox made; parents are created, owned

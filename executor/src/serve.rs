@@ -79,12 +79,13 @@ pub fn serve(config: Config, backend: Arc<dyn Backend>, token: CancellationToken
     let (incarnation_sender, incarnation) = watch::channel(IncarnationId::from_bits(rand::random()));
     let link = Link::new(&config, to_agent, heartbeats, lease_sender)?;
     let data_dir = config.data_dir.clone();
+    let workspaces = Arc::new(Workspaces::new(layers, config.images_dir.clone()));
     let agent = Agent::new(Parts {
         book: Book::new(offered, config.reserves, now),
         config,
         backend,
         attempts_dir,
-        workspaces: Arc::new(Workspaces::new(layers)),
+        workspaces,
         from_link,
         lease,
         measured,

@@ -80,6 +80,21 @@ impl Storage {
         Ok(Self { blobs })
     }
 
+    pub(crate) fn blobs(&self) -> &BlobStore {
+        &self.blobs
+    }
+
+    /// Whether the blob is there; if so nobody collects it for a while.
+    pub(crate) async fn renew(&self, sha256: &str) -> Result<bool, StorageError> {
+        let renewed = self.blobs.renew(sha256).await;
+        let failed = |source| StorageError::Blob {
+            action: "renew",
+            what: sha256.to_owned(),
+            source: Box::new(source),
+        };
+        renewed.map(|size| size.is_some()).map_err(failed)
+    }
+
     pub(crate) async fn put_file(&self, path: &Path) -> Result<BlobRef, StorageError> {
         let what = path.display().to_string();
         let opened = tokio::fs::File::open(path).await;

@@ -26,12 +26,11 @@ pub const LAYERS_MAX: usize = 32;
 const PREFIX: &str = "sha256:";
 /// What the text of a [`Layer`] begins with.
 pub const LAYER_PREFIX: &str = "layer:";
-const HEX_LEN: usize = 64;
 
 macro_rules! digest_id {
     ($(#[$doc:meta])* $name:ident, $kind:literal) => {
         $(#[$doc])*
-        #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+        #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize, serde::Deserialize)]
         #[serde(try_from = "String", into = "String")]
         pub struct $name([u8; 32]);
 
@@ -44,24 +43,24 @@ macro_rules! digest_id {
                 hex::encode(self.0)
             }
         }
-        impl fmt::Display for $name {
-            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                write!(f, "{PREFIX}{}", self.hex())
+        impl std::fmt::Display for $name {
+            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                write!(f, "sha256:{}", self.hex())
             }
         }
-        impl fmt::Debug for $name {
-            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                fmt::Display::fmt(self, f)
+        impl std::fmt::Debug for $name {
+            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                std::fmt::Display::fmt(self, f)
             }
         }
-        impl FromStr for $name {
+        impl std::str::FromStr for $name {
             type Err = ParseIdError;
             fn from_str(text: &str) -> Result<Self, ParseIdError> {
                 let parse = || {
-                    let digits = text.strip_prefix(PREFIX)?;
+                    let digits = text.strip_prefix("sha256:")?;
                     let lower = digits.bytes().all(|b| b.is_ascii_digit() || (b'a'..=b'f').contains(&b));
                     let mut bytes = [0; 32];
-                    (digits.len() == HEX_LEN && lower).then_some(())?;
+                    (digits.len() == 64 && lower).then_some(())?;
                     hex::decode_to_slice(digits, &mut bytes).ok()?;
                     Some(Self(bytes))
                 };
@@ -85,6 +84,8 @@ macro_rules! digest_id {
         }
     };
 }
+
+pub(crate) use digest_id;
 
 digest_id!(
     /// A layer, by the digest of its canonical manifest.

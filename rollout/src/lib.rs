@@ -14,6 +14,7 @@ pub mod cron;
 pub mod expression;
 pub mod failure;
 pub mod ids;
+pub mod image;
 pub mod name;
 pub mod outcome;
 pub mod plan;

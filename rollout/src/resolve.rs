@@ -6,6 +6,7 @@ use serde::Deserialize as _;
 use serde_json::{Map, Value};
 use sha2::{Digest, Sha256};
 
+use crate::checkpoint::LAYER_PREFIX;
 use crate::ids::{GroupId, JobId, RolloutId, StepIndex};
 use crate::name::Name;
 use crate::plan::{
@@ -361,6 +362,36 @@ fn bad_values(plan: &JobPlan, index: u64, row: &Map<String, Value>) -> Vec<Resol
     });
     faults.problems.extend(checked.err());
     faults.problems
+}
+
+/// The images of the steps as this row names them, and the layers that are images. Of a row that
+/// was checked.
+///
+/// # Errors
+/// A lookup has no value here, or its value does not fit.
+pub fn image_texts(
+    plan: &JobPlan,
+    index: u64,
+    row: &Map<String, Value>,
+) -> Result<BTreeSet<String>, ResolveError> {
+    let task_id = task_id(plan, index, row)?;
+    let group = GroupId { job: JobId::from_bits(0), index: 0 };
+    let rollout = RolloutId { group, sample: 0, refill: 0 };
+    let mut found = BTreeSet::new();
+    for step in plan.step_indices().map(|step| plan.step(step)) {
+        let rollout = (step.per == Per::Rollout).then_some(rollout);
+        let lookup = Lookup { row, task_id: &task_id, group, epoch: 0, rollout };
+        let names = names(plan, step, &lookup, "");
+        found.insert(image(&names, step)?);
+        found.extend(layers(&names, step)?.into_iter().filter(|layer| !layer.starts_with(LAYER_PREFIX)));
+    }
+    Ok(found)
+}
+
+/// Whether some row may name other images than the first.
+pub fn images_vary(plan: &JobPlan) -> bool {
+    let mut texts = plan.steps.iter().flat_map(|step| std::iter::once(&step.image).chain(&step.layers));
+    texts.any(|text| text.as_literal().is_none())
 }
 
 /// Up to how many problems a resolution goes on, with something in the place of what is wrong.

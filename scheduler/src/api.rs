@@ -8,6 +8,7 @@ mod counts;
 mod error;
 mod explain;
 mod garbage;
+mod images;
 mod jobs;
 mod limits;
 mod logs;
@@ -21,6 +22,7 @@ pub(crate) mod submit;
 use std::sync::Arc;
 use std::time::Duration;
 
+use ::images::oci::registry::Client as Registries;
 use blobs::BlobStore;
 use rollout::JobId;
 use rollout_wire::v1;
@@ -64,6 +66,8 @@ pub struct JobsService {
     pub(crate) limits: Limits,
     pub(crate) tasks: TaskTracker,
     pub(crate) stop: CancellationToken,
+    /// Says what tags mean.
+    pub(crate) registries: Registries,
     /// There is only the store: no driver, no nodes.
     pub(crate) read_only: bool,
 }

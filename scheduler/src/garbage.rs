@@ -15,6 +15,7 @@ mod candidates;
 #[cfg(test)]
 mod tests;
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
@@ -41,6 +42,8 @@ const EXPIRED_AT_ONCE: u32 = 1_000;
 const REMOVED_AT_ONCE: usize = 1_000;
 /// How far the clocks of nodes and of the blob store may be from the scheduler's.
 const CLOCK_MARGIN: Duration = Duration::from_secs(60);
+/// The largest manifest or index of an image.
+const DOCUMENT_BYTES_MAX: u64 = 4 << 20;
 /// First bytes of digests.
 const SHELVES: std::ops::RangeInclusive<u8> = 0..=u8::MAX;
 
@@ -245,7 +248,7 @@ impl Collector {
                     self.0.blobs.remove(digests, before).await?
                 }
             };
-            let removed: std::collections::BTreeSet<_> = removed.into_iter().collect();
+            let removed: BTreeSet<_> = removed.into_iter().collect();
             for (digest, candidate) in some {
                 let sum = match (removed.contains(digest), candidate.was_layer) {
                     (false, _) => &mut collected.kept,
@@ -303,19 +306,59 @@ impl Collector {
         for blob in candidates::digests_in(document) {
             kept.add_some(candidates.keep(blob));
         }
+        let mut images: BTreeSet<String> = candidates::images_in(document).collect();
+        images.extend(facts.images.values().flat_map(|pinned| candidates::images_in(pinned)));
         let job = facts.job;
         let scan = move || {
-            facts.each_row_with_trees(|row| {
+            facts.each_row_with_blobs(|row| {
+                let texts = row.values().filter_map(serde_json::Value::as_str);
+                images.extend(texts.flat_map(candidates::images_in));
                 row.values().for_each(|value| candidates.keep_named_in(value, &mut kept));
             })?;
-            Ok((candidates, kept))
+            Ok((candidates, kept, images))
         };
         let scanned = tokio::task::spawn_blocking(scan).await;
         let scanned = scanned.map_err(|error| Error::Panicked { task: error.to_string() })?;
-        let (candidates, kept) = scanned.map_err(|source| Error::Rows { job, source: Box::new(source) })?;
+        let (mut candidates, mut kept, images) =
+            scanned.map_err(|source| Error::Rows { job, source: Box::new(source) })?;
+        for image in images {
+            self.keep_image(&image, &mut candidates, &mut kept).await?;
+        }
         collected.kept.blobs += kept.blobs;
         collected.kept.bytes += kept.bytes;
         Ok(candidates)
+    }
+}
+
+impl Collector {
+    /// Keeps an image in the blob store: its documents, and what they name.
+    async fn keep_image(
+        &self,
+        digest: &str,
+        candidates: &mut Candidates,
+        kept: &mut Sum,
+    ) -> Result<(), CollectError> {
+        let mut documents = vec![digest.to_owned()];
+        // An index may name indexes; nobody nests them deeper.
+        for _ in 0..3 {
+            let mut below = Vec::new();
+            for document in std::mem::take(&mut documents) {
+                kept.add_some(candidates.keep(&document));
+                let bytes = match self.0.blobs.get(&document, DOCUMENT_BYTES_MAX).await {
+                    Ok(bytes) => bytes,
+                    // Its job fails by that; there is nothing left of it to keep.
+                    Err(blobs::Error::NotFound { .. }) => continue,
+                    Err(error) => return Err(error.into()),
+                };
+                let Ok(value) = serde_json::from_slice::<serde_json::Value>(&bytes) else { continue };
+                candidates.keep_named_in(&value, kept);
+                let manifests = value["manifests"].as_array().into_iter().flatten();
+                let digests = manifests.filter_map(|manifest| manifest["digest"].as_str());
+                below.extend(digests.flat_map(candidates::digests_in).map(str::to_owned));
+            }
+            documents = below;
+        }
+        Ok(())
     }
 }
 

@@ -33,6 +33,8 @@ pub struct JobFacts {
     pub table_root: String,
     /// Path as written in the spec -> sha256.
     pub files: BTreeMap<String, String>,
+    /// Image as the spec or a row names it -> by digest. What is not here names itself.
+    pub images: BTreeMap<String, String>,
     pub rows: TaskRows,
     /// Of its document.
     pub document_bytes: usize,
@@ -94,10 +96,10 @@ impl JobFacts {
         success_at(&self.plan)
     }
 
-    /// Every row of the task set that runs, if rows name trees in the blob store. Blocks on the disk.
-    pub fn each_row_with_trees(&self, mut visit: impl FnMut(&Row)) -> Result<(), RowsError> {
+    /// Every row of the task set that runs, if rows name trees or images. Blocks on the disk.
+    pub fn each_row_with_blobs(&self, mut visit: impl FnMut(&Row)) -> Result<(), RowsError> {
         let mut layers = self.plan.steps.iter().flat_map(|step| &step.layers);
-        if layers.all(|layer| layer.as_literal().is_some()) {
+        if layers.all(|layer| layer.as_literal().is_some()) && !resolve::images_vary(&self.plan) {
             return Ok(());
         }
         for index in self.rows.selection().candidates() {
@@ -125,10 +127,20 @@ impl JobFacts {
             resolve::resolve_step(&self.plan, attempt.step, lookup, &self.files)
         });
         match resolved {
-            Ok(Ok(step)) => Ok(step),
+            Ok(Ok(step)) => Ok(self.pinned(step)),
             Ok(Err(problem)) => Err(Failure::new(FailureCode::NotFound, problem.to_string())),
             Err(error) => Err(Failure::new(FailureCode::StorageFailed, crate::health::chain(&error))),
         }
+    }
+
+    /// Images as they were when the job was submitted, whatever their tags mean now.
+    fn pinned(&self, mut step: ResolvedStep) -> ResolvedStep {
+        for text in std::iter::once(&mut step.image).chain(&mut step.layers) {
+            if let Some(pinned) = self.images.get(text) {
+                text.clone_from(pinned);
+            }
+        }
+        step
     }
 
     /// What the row of a group asks for. Blocks on the disk.
@@ -211,9 +223,10 @@ impl Jobs {
             document.ok_or(Error::StoredSpec { job: row.job, problem: "it is not stored".to_owned() })?;
         let files = self.0.reads.files(row.job).await?;
         let files = files.into_iter().map(|file| (file.path, file.sha256)).collect();
+        let images = self.0.reads.images(row.job).await?;
         let (row, blobs) = (row.clone(), self.0.blobs.clone());
-        let made =
-            tokio::task::spawn_blocking(move || made(&row, &document, &source_name, files, &blobs)).await;
+        let make = move || made(&row, &document, &source_name, Stored { files, images }, &blobs);
+        let made = tokio::task::spawn_blocking(make).await;
         let facts = Arc::new(made.map_err(|error| Error::Panicked { task: error.to_string() })??);
         self.insert(facts.clone());
         Ok(facts)
@@ -262,13 +275,20 @@ impl Jobs {
     }
 }
 
+/// What was stored with a job beside its document.
+struct Stored {
+    files: BTreeMap<String, String>,
+    images: BTreeMap<String, String>,
+}
+
 fn made(
     row: &JobRow,
     document: &str,
     source_name: &str,
-    files: BTreeMap<String, String>,
+    stored: Stored,
     blobs: &BlobStore,
 ) -> Result<JobFacts, Error> {
+    let Stored { files, images } = stored;
     let checked = rollout::spec::check(document, source_name);
     let Some(plan) = checked.plan else {
         let problem = checked.render(document);
@@ -277,7 +297,8 @@ fn made(
     let rows = TaskRows::open(&plan, &files, blobs)
         .map_err(|source| Error::Rows { job: row.job, source: Box::new(source) })?;
     let (plan, document_bytes) = (Arc::new(plan), document.len());
-    Ok(JobFacts { job: row.job, plan, table_root: row.table_root.clone(), files, rows, document_bytes })
+    let table_root = row.table_root.clone();
+    Ok(JobFacts { job: row.job, plan, table_root, files, images, rows, document_bytes })
 }
 
 #[cfg(test)]
@@ -311,6 +332,7 @@ mod tests {
             created_at: Timestamp(1),
             retain: rollout::plan::RetainPlan::default(),
             files: Vec::new(),
+            images: Vec::new(),
         };
         let batch = Batch { new_jobs: vec![new_job], ..Batch::default() };
         writer.commit(&batch, Timestamp(1)).await.unwrap();

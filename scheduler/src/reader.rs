@@ -9,6 +9,7 @@ use std::io;
 use blobs::BlobStore;
 use futures::stream::{self, StreamExt};
 use hyper_util::rt::TokioIo;
+use images::oci::registry::{Client as Registries, docker_config};
 use rollout_wire::MESSAGE_BYTES_MAX;
 use rollout_wire::v1::jobs_server::JobsServer;
 use tokio::net::UnixStream;
@@ -70,6 +71,7 @@ impl Reader {
             limits: Limits::new(config.client_stall, config.reader_stall),
             tasks: tasks.clone(),
             stop: stop.clone(),
+            registries: Registries::new(docker_config()),
             read_only: true,
         };
         let jobs = JobsServer::new(service)

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use blobs::BlobStore;
+use images::oci::registry::{Client as Registries, docker_config};
 use scheduler_core::{Cluster, Now, Snapshot};
 use tokio::sync::{Notify, mpsc, watch};
 use tokio::task::JoinHandle;
@@ -180,6 +181,7 @@ impl Scheduler {
             limits: Limits::new(config.client_stall, config.reader_stall),
             tasks: tasks.clone(),
             stop: stop.clone(),
+            registries: Registries::new(docker_config()),
             read_only: false,
         };
         for listener in &listeners {

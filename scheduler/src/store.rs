@@ -23,7 +23,7 @@ use std::time::Duration;
 use sqlx::SqlitePool;
 
 pub use checkpoints::{CheckpointRow, Of, Taken, UserRow};
-pub use fold::{Batch, NewJob, ShardRow, StoredFile};
+pub use fold::{Batch, NewJob, PinnedImage, ShardRow, StoredFile};
 pub use garbage::{Marked, Root};
 pub use groups::{ClosedGroup, EndedAttempt, GroupRows, MemberRow};
 pub use open::{DATABASE_FILE, open, open_read_only};

@@ -58,6 +58,7 @@ pub fn be_the_victim_if_asked() {
                     let spec = SandboxSpec {
                         id: format!("v{task}-{count}"),
                         image: "host".into(),
+                        base: None,
                         image_digest: None,
                         layers: Vec::new(),
                         limits: limit,

@@ -13,9 +13,9 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("datasets", &["rollout"]),
     ("scheduler-core", &["rollout"]),
     ("blobs", &[]),
-    ("scheduler", &["rollout", "rollout-wire", "scheduler-core", "datasets", "blobs"]),
+    ("scheduler", &["rollout", "rollout-wire", "scheduler-core", "datasets", "blobs", "images"]),
     ("executor", &["rollout", "rollout-wire", "sandbox-init", "blobs", "images"]),
-    ("images", &["rollout"]),
+    ("images", &["rollout", "blobs"]),
     ("rollout-cli", &["rollout", "rollout-wire", "scheduler", "executor", "datasets", "blobs", "images"]),
     (
         "tests",

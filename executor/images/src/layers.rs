@@ -23,6 +23,8 @@ mod archive;
 mod attributes;
 mod entry;
 mod error;
+mod foreign;
+mod foreign_header;
 mod listing;
 mod pack;
 mod paths;
@@ -37,6 +39,7 @@ mod tests;
 use rollout::Bytes;
 
 pub use error::Error;
+pub use foreign::{Foreign, unpack_foreign};
 pub use listing::{Listed, ListedKind, list};
 pub use pack::{Dropped, Packed, pack_directory, pack_upper};
 pub use store::{LayerStore, Pinned, STAGED_DIR, Staged};

@@ -14,14 +14,18 @@ pub(super) fn argv(command: &ResolvedCommand) -> Vec<String> {
     }
 }
 
-/// Defaults, then what the step says. Home is a directory that surely exists and belongs to the
-/// user.
-pub(super) fn env(step: &ResolvedStep) -> BTreeMap<String, String> {
+/// What follows from the step's user, whatever the image says of its own.
+const OF_THE_USER: [&str; 2] = ["HOME", "USER"];
+
+/// Defaults, then what the image brings, then what the step says. Home is a directory that surely
+/// exists and belongs to the user.
+pub(super) fn env(step: &ResolvedStep, image_env: &[(String, String)]) -> BTreeMap<String, String> {
     let is_root = matches!(step.user.as_str(), "root" | "0");
     let home = if is_root { "/root" } else { &step.workdir };
     let defaults = [("PATH", PATH), ("HOME", home), ("USER", &step.user), ("LANG", "C.UTF-8")];
     let mut env: BTreeMap<_, _> =
         defaults.into_iter().map(|(name, value)| (name.to_owned(), value.to_owned())).collect();
+    env.extend(image_env.iter().filter(|(name, _)| !OF_THE_USER.contains(&name.as_str())).cloned());
     env.extend(step.env.clone());
     env
 }

@@ -67,7 +67,7 @@ async fn attempt(
     let step = &order.step;
     let spawn = Spawn {
         argv: environment::argv(&ResolvedCommand::Shell(check.command.clone())),
-        env: environment::env(step),
+        env: environment::env(step, sandbox.image_env()),
         cwd: step.workdir.clone(),
         user: step.user.clone(),
         stderr: stdout.try_clone().map_err(io)?,

@@ -99,9 +99,10 @@ async fn obtain(
 ) -> Result<(), Unready> {
     let step = &order.step;
     if let Some(kept) = slot {
-        let layers = workspace::named(order).map_err(|error| stack_failed(&error))?;
+        let named = workspace::named(&tools.workspaces, &tools.storage, &tools.stragglers, order).await;
+        let layers = named.map_err(|error| stack_failed(&error))?;
         let is_there = |layer: &Layer| kept.layers().iter().any(|mounted| mounted.layer.id == layer.id);
-        if let Some(absent) = layers.iter().find(|layer| !is_there(layer)) {
+        if let Some(absent) = layers.iter().map(|(layer, _)| layer).find(|layer| !is_there(layer)) {
             let message = format!("layer {} cannot be laid over the sandbox this step goes on in", absent.id);
             return Err(failed(FailureCode::NotFound, message));
         }
@@ -110,10 +111,13 @@ async fn obtain(
             failed(FailureCode::StartFailed, format!("the limits of the kept sandbox cannot be set: {error}"))
         });
     }
+    let base = tools.workspaces.base(&tools.storage, &tools.stragglers, &step.image).await;
+    let base = base.map_err(|error| stack_failed(&StackError::Fetch(error)))?;
     let layers = workspace::stack(&tools.workspaces, &tools.storage, &tools.stragglers, order).await;
     let spec = SandboxSpec {
         id,
         image: step.image.clone(),
+        base,
         image_digest: order.base.as_ref().map(|base| base.image.clone()),
         layers: layers.map_err(|error| stack_failed(&error))?,
         limits: step.resources.limit,
@@ -201,6 +205,9 @@ fn stack_failed(error: &StackError) -> Unready {
         StackError::Fetch(FetchError::Bad { .. }) => refused(RefusalClass::CheckpointBad),
         // The same at every try and on every node.
         StackError::Named(FetchError::Bad { .. }) => failed(FailureCode::NotFound, message),
+        StackError::Fetch(FetchError::Image { .. }) | StackError::Named(FetchError::Image { .. }) => {
+            failed(FailureCode::NotFound, message)
+        }
         StackError::Fetch(FetchError::Busy(_)) | StackError::Named(FetchError::Busy(_)) => {
             refused(RefusalClass::Busy)
         }

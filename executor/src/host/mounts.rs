@@ -2,7 +2,7 @@
 
 use std::ffi::CStr;
 use std::io;
-use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
 use super::{checked, fresh_fd};
 
@@ -77,6 +77,20 @@ impl Context {
         checked(unsafe { libc::syscall(libc::SYS_fsconfig, self.0.as_raw_fd(), command, key, value, aux) })?;
         Ok(())
     }
+}
+
+/// A detached read-only overlay of directories, bottom first, at least two: to look at them as one.
+pub fn stack(lowers: &[OwnedFd]) -> io::Result<OwnedFd> {
+    let context = Context::open(c"overlay")?;
+    for lower in lowers.iter().rev() {
+        context.descriptor(c"lowerdir+", lower.as_fd())?;
+    }
+    for (key, value) in
+        [(c"redirect_dir", c"nofollow"), (c"metacopy", c"off"), (c"index", c"off"), (c"xino", c"off")]
+    {
+        context.string(key, value)?;
+    }
+    context.mount(READ_ONLY | NO_SUID | NO_DEV | NO_EXEC)
 }
 
 /// A detached copy of the one mount at `dir`/`path` (empty path: at `dir`), without submounts.

@@ -27,8 +27,8 @@ use super::files::{self, Owner};
 use super::image::{Image, Images};
 use super::users::User;
 use super::{
-    Backend, Ceilings, CreateError, DestroyError, Exit, FileError, FileSource, Listing, Mounted, Pack,
-    PackError, Process, Sandbox, SandboxSpec, Spawn, SpawnError, Stats, packing,
+    Backend, Ceilings, CreateError, DestroyError, Exit, FileError, FileSource, Listing, Mounted, OciBase,
+    Pack, PackError, Process, Sandbox, SandboxSpec, Spawn, SpawnError, Stats, packing,
 };
 use crate::broker::client::Client;
 pub use crate::broker::protocol::Step;
@@ -296,11 +296,18 @@ impl Backend for Container {
             let action = action.to_owned();
             move |source| CreateError::Failed { action, source }
         };
-        let image = match self.images.ready(&spec.image) {
+        let base = spec.base.clone();
+        let ready = if base.is_some() { None } else { self.images.ready(&spec.image) };
+        let image = match ready {
             Some(image) => image,
-            None => tokio::task::spawn_blocking(move || images.get(&name))
-                .await
-                .map_err(|error| failed("preparing the image")(io::Error::other(error)))??,
+            None => {
+                let prepare = move || match base {
+                    Some(base) => images.stacked(&name, &base),
+                    None => images.get(&name),
+                };
+                let prepared = tokio::task::spawn_blocking(prepare).await;
+                prepared.map_err(|error| failed("preparing the image")(io::Error::other(error)))??
+            }
         };
         let unknown = || CreateError::UnknownUser { user: spec.user.clone(), image: spec.image.clone() };
         let user = image.users.find(&spec.user).ok_or_else(unknown)?;
@@ -349,6 +356,7 @@ impl Backend for Container {
             alive: Some(Alive { channel, root: Arc::new(root), upper: Arc::new(upper), reserved }),
             id: spec.id,
             layers: spec.layers,
+            base: spec.base,
             workdir: spec.workdir,
             image,
             id_base: created.id_base,
@@ -449,6 +457,7 @@ struct ContainerSandbox {
     alive: Option<Alive>,
     id: String,
     layers: Vec<Mounted>,
+    base: Option<Arc<OciBase>>,
     workdir: String,
     image: Arc<Image>,
     id_base: u32,
@@ -499,6 +508,10 @@ impl ContainerSandbox {
 impl Sandbox for ContainerSandbox {
     fn image_digest(&self) -> &str {
         &self.image.digest
+    }
+
+    fn image_env(&self) -> &[(String, String)] {
+        self.base.as_ref().map_or(&[], |base| &base.env)
     }
 
     async fn write_file(

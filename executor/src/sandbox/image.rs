@@ -1,5 +1,6 @@
-//! What lies at the bottom of a sandbox: `host` (this machine's own /usr over a small skeleton) or
-//! `dir:PATH` (a tree on this machine). Both are shared, read-only, and have a digest.
+//! What lies at the bottom of a sandbox: `host` (this machine's own /usr over a small skeleton),
+//! `dir:PATH` (a tree on this machine) or the layers of an OCI image. All are shared, read-only, and
+//! have a digest.
 
 use std::collections::BTreeMap;
 use std::ffi::CString;
@@ -13,11 +14,11 @@ use std::sync::{Arc, Mutex};
 
 use sha2::{Digest, Sha256};
 
-use super::CreateError;
 use super::container::is_of_the_tree;
 use super::users::{ROLLOUT_ID, Users};
+use super::{CreateError, OciBase};
 use crate::broker::serve::lock;
-use crate::host::open;
+use crate::host::{mounts, open};
 
 /// Entries of a `dir:` tree that its digest covers. A larger tree is refused: package it.
 pub const DIR_ENTRIES_MAX: usize = 1_000_000;
@@ -30,7 +31,7 @@ const IDENTITY_FILE_MAX: u64 = 64 << 20;
 
 #[derive(Debug)]
 pub struct Image {
-    /// `host:<hash>` or `dir:<hash>`.
+    /// `host:<hash>`, `dir:<hash>` or `oci:sha256:<hash>`.
     pub digest: String,
     /// Bottom first.
     pub lowers: Vec<PathBuf>,
@@ -102,11 +103,14 @@ pub struct Images {
     /// Never forgotten: its skeleton has one place.
     host: Slot,
     directories: Mutex<BTreeMap<String, Slot>>,
+    /// OCI images by digest, looked at once. Whether their layers are here is not known here: whoever
+    /// brings an image holds them.
+    stacks: Mutex<BTreeMap<String, Arc<Image>>>,
 }
 
 impl Images {
     pub fn new(data_dir: PathBuf) -> Self {
-        Self { data_dir, host: Slot::default(), directories: Mutex::default() }
+        Self { data_dir, host: Slot::default(), directories: Mutex::default(), stacks: Mutex::default() }
     }
 
     /// The image if it is prepared and still the same: one look at a directory that sandboxes
@@ -141,6 +145,23 @@ impl Images {
         };
         let prepared = prepared.map_err(|unusable| unusable.of(name))?;
         Ok(Arc::clone(slot.insert(Arc::new(prepared))))
+    }
+
+    /// An OCI image whose layers are here. Blocks on the disk.
+    pub fn stacked(&self, name: &str, base: &OciBase) -> Result<Arc<Image>, CreateError> {
+        let lowers: Vec<PathBuf> = base.layers.iter().map(|layer| layer.path.clone()).collect();
+        let known = lock(&self.stacks).get(&base.digest).cloned();
+        if let Some(known) = known.filter(|known| known.lowers == lowers) {
+            return Ok(known);
+        }
+        let prepared = stack(&base.digest, lowers).map_err(|unusable| unusable.of(name))?;
+        let prepared = Arc::new(prepared);
+        let mut stacks = lock(&self.stacks);
+        if stacks.len() >= IMAGES_MAX && !stacks.contains_key(&base.digest) {
+            stacks.pop_first();
+        }
+        stacks.insert(base.digest.clone(), Arc::clone(&prepared));
+        Ok(prepared)
     }
 
     fn slot(&self, name: &str) -> Slot {
@@ -199,6 +220,27 @@ impl Images {
         let digest = format!("dir:{}", tree_hash(&real)?);
         Ok(Image { digest, lowers: vec![real], host_usr: false, users, top: identity(&top) })
     }
+}
+
+/// Looks into the layers as a sandbox will see them, together.
+fn stack(digest: &str, lowers: Vec<PathBuf>) -> Result<Image, Unusable> {
+    let opened = lowers.iter().map(|lower| {
+        let name = CString::new(lower.as_os_str().as_bytes()).map_err(io::Error::from)?;
+        open::directory_itself(&name)
+    });
+    let opened = opened.collect::<io::Result<Vec<OwnedFd>>>().map_err(Unusable::Machine)?;
+    let (Some(bottom), Some(first)) = (opened.first(), lowers.first()) else {
+        return Err(Unusable::shape("it has no layer"));
+    };
+    let mounted = match opened.len() {
+        1 => None,
+        _ => Some(mounts::stack(&opened).map_err(Unusable::Machine)?),
+    };
+    let root = mounted.as_ref().unwrap_or(bottom).as_fd();
+    safe_shape(root)?;
+    let users = passwd(root)?;
+    let top = identity(&fs::metadata(first).map_err(Unusable::Machine)?);
+    Ok(Image { digest: digest.to_owned(), lowers, host_usr: false, users, top })
 }
 
 fn identity(top: &fs::Metadata) -> (u64, u64, i64) {

@@ -3,6 +3,7 @@
 
 use std::sync::Arc;
 
+use images::layers::Pinned;
 use rollout::checkpoint::{LAYER_PREFIX, Layer};
 use tokio_util::task::TaskTracker;
 
@@ -30,19 +31,48 @@ pub(crate) enum StackError {
     TooLarge { needed: u64, limit: u64 },
 }
 
-/// The layers that a step names, as the spec has them. Those of a registry are not there yet.
-pub(crate) fn named(order: &Order) -> Result<Vec<Layer>, StackError> {
-    let parse = |text: &String| {
-        let refused = |problem: String| {
-            let text = rollout::text::shown(text, 160);
-            StackError::NotALayer { text, problem }
-        };
-        if !text.starts_with(LAYER_PREFIX) {
-            return Err(refused(format!("only `{LAYER_PREFIX}` texts name a layer here")));
+/// A layer that a step names.
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Named {
+    Packed(Layer),
+    /// All layers of an OCI image, by its reference.
+    Image(String),
+}
+
+fn parse(text: &str) -> Result<Named, StackError> {
+    if !text.starts_with(LAYER_PREFIX) {
+        return Ok(Named::Image(text.to_owned()));
+    }
+    let layer = text.parse::<Layer>().map_err(|error| {
+        let text = rollout::text::shown(text, 160);
+        StackError::NotALayer { text, problem: error.to_string() }
+    });
+    layer.map(Named::Packed)
+}
+
+/// The layers that a step names, bottom first. Those of an image are on this node then.
+pub(crate) async fn named(
+    workspaces: &Arc<Workspaces>,
+    storage: &Storage,
+    tasks: &TaskTracker,
+    order: &Order,
+) -> Result<Vec<(Layer, Option<Pinned>)>, StackError> {
+    let mut found = Vec::new();
+    for text in &order.step.layers {
+        match parse(text)? {
+            Named::Packed(layer) => found.push((layer, None)),
+            Named::Image(reference) => {
+                let layers =
+                    workspaces.layers_of(storage, tasks, &reference).await.map_err(StackError::Named)?;
+                let layers = layers.ok_or_else(|| StackError::NotALayer {
+                    text: rollout::text::shown(text, 160),
+                    problem: "it has no layers of its own".to_owned(),
+                })?;
+                found.extend(layers.into_iter().map(|Mounted { layer, at }| (layer, Some(at))));
+            }
         }
-        text.parse::<Layer>().map_err(|error| refused(error.to_string()))
-    };
-    order.step.layers.iter().map(parse).collect()
+    }
+    Ok(found)
 }
 
 /// Bottom first. A layer that the workspace was saved over already is not laid over it again: that
@@ -53,22 +83,26 @@ pub(crate) async fn stack(
     tasks: &TaskTracker,
     order: &Order,
 ) -> Result<Vec<Mounted>, StackError> {
-    let mut layers = order.base.as_ref().map_or_else(Vec::new, |base| base.layers.clone());
-    let of_base = layers.len();
-    for layer in named(order)? {
-        if layers.iter().all(|below| below.id != layer.id) {
-            layers.push(layer);
+    let below = order.base.as_ref().map_or_else(Vec::new, |base| base.layers.clone());
+    let of_base = below.len();
+    let mut layers: Vec<(Layer, Option<Pinned>)> = below.into_iter().map(|layer| (layer, None)).collect();
+    for (layer, here) in named(workspaces, storage, tasks, order).await? {
+        if layers.iter().all(|(below, _)| below.id != layer.id) {
+            layers.push((layer, here));
         }
     }
     // Before anything is written: what a claim says is not yet true, and its disk is everybody's.
-    let (needed, limit) = (workspaces.store.room_for(&layers), workspaces.store.bytes_max());
+    let all: Vec<Layer> = layers.iter().map(|(layer, _)| layer.clone()).collect();
+    let (needed, limit) = (workspaces.store.room_for(&all), workspaces.store.bytes_max());
     if needed > limit {
         return Err(StackError::TooLarge { needed, limit });
     }
-    let fetches = layers.into_iter().enumerate().map(|(place, layer)| async move {
-        let at = workspaces.fetch(storage, tasks, &layer).await;
+    let fetches = layers.into_iter().enumerate().map(|(place, (layer, here))| async move {
         let told = |error| if place < of_base { StackError::Fetch(error) } else { StackError::Named(error) };
-        let at = at.map_err(told)?;
+        let at = match here {
+            Some(here) => here,
+            None => workspaces.fetch(storage, tasks, &layer).await.map_err(told)?,
+        };
         Ok(Mounted { layer, at })
     });
     futures::future::try_join_all(fetches).await

@@ -188,6 +188,7 @@ impl Inner {
             spec: SandboxSpec {
                 id: String::new(),
                 image: String::new(),
+                base: None,
                 image_digest: None,
                 layers: Vec::new(),
                 limits: rollout::Resources::default().limit,

@@ -104,7 +104,11 @@ async fn a_layer_the_step_names_lies_on_top_and_only_once() {
     // It is part of what the next one starts from: laid over that, it would undo changes.
     let again = yard.run(stacked(&both, 3)).await.checkpoint.unwrap();
     assert_eq!(again.layers, both.layers);
-    for (text, words) in [("docker.io/library/x", "only `layer:`"), ("layer:zz", "layer")] {
+    for (text, words) in [
+        ("docker.io/library/x", "a tag is never pulled"),
+        ("oci-layout:x", "not handed in"),
+        ("layer:zz", "layer"),
+    ] {
         let mut order = order("run", "true");
         order.step.as_mut().unwrap().layers = vec![text.to_owned()];
         order.attempt = Some(attempt(9, u32::try_from(text.len()).unwrap()));

@@ -54,6 +54,7 @@ pub fn be_the_victim_if_asked() {
             let spec = executor::sandbox::SandboxSpec {
                 id: format!("victim{index}"),
                 image: "host".into(),
+                base: None,
                 image_digest: None,
                 layers: Vec::new(),
                 limits: limit,

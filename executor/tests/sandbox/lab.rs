@@ -92,6 +92,7 @@ impl Lab {
         SandboxSpec {
             id: format!("s{}", self.next.fetch_add(1, Ordering::Relaxed)),
             image: "host".into(),
+            base: None,
             image_digest: None,
             layers: Vec::new(),
             limits: limits(),

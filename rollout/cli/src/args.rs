@@ -124,6 +124,9 @@ pub enum Command {
     /// What the yard runs again and again: specs with `schedule`
     #[command(subcommand)]
     Schedule(ScheduleCommand),
+    /// Pull, import, build, list and remove images on this machine
+    #[command(subcommand)]
+    Image(Image),
     /// List the nodes of the yard
     Nodes,
     /// Say what this host can and cannot enforce
@@ -439,6 +442,55 @@ pub struct Gc {
     /// nobody submits [default: 24h]
     #[arg(long, value_name = "DURATION", value_parser = clap::value_parser!(rollout::Millis))]
     pub grace: Option<rollout::Millis>,
+}
+
+#[derive(Debug, Subcommand)]
+pub enum Image {
+    /// Pull an image of a registry, so that no step waits for it
+    Pull(ImagePull),
+    /// Take in an OCI layout or archive
+    Import(ImageImport),
+    /// Build a Dockerfile with buildah, podman or docker, the first that is installed
+    Build(ImageBuild),
+    /// List the images of this machine
+    Ls,
+    /// Remove an image that no sandbox uses
+    Rm(ImageRm),
+    /// Say what the images take on disk
+    Du,
+}
+
+#[derive(Debug, Args)]
+pub struct ImagePull {
+    /// Such as debian:12 or registry.example/name@sha256:...
+    pub reference: String,
+}
+
+#[derive(Debug, Args)]
+pub struct ImageImport {
+    /// A directory with an OCI layout, or a tar file of one; PATH:TAG or PATH@DIGEST where it holds several
+    pub path: String,
+    /// What it is called here [default: its tag, else the name of the file]
+    #[arg(long)]
+    pub name: Option<String>,
+}
+
+#[derive(Debug, Args)]
+pub struct ImageBuild {
+    /// The context of the build
+    pub dir: PathBuf,
+    /// The Dockerfile [default: Dockerfile in the context]
+    #[arg(long, value_name = "FILE")]
+    pub file: Option<PathBuf>,
+    /// What it is called here [default: the name of the directory]
+    #[arg(long)]
+    pub name: Option<String>,
+}
+
+#[derive(Debug, Args)]
+pub struct ImageRm {
+    /// Name or digest, as `rollyard image ls` has them
+    pub name: String,
 }
 
 #[derive(Debug, Args)]

@@ -4,6 +4,7 @@
 mod artifact;
 mod checkpoint;
 mod export;
+mod image;
 mod jobs;
 mod logs;
 pub mod matrix;
@@ -141,6 +142,7 @@ pub async fn dispatch(cli: Cli, context: &Context) -> Result<ExitStatus, Error> 
         Command::Gc(args) => checkpoint::gc(context, &args).await,
         Command::Export(args) => export::export(context, &args).await,
         Command::Schedule(command) => schedule::schedule(context, &command).await,
+        Command::Image(args) => image::image(context, &args).await,
         Command::Nodes => jobs::nodes(context).await,
         Command::Doctor => services::doctor(context),
         Command::Reference => reference::reference(),

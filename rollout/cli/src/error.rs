@@ -40,6 +40,14 @@ pub enum Error {
     Harbor { source: datasets::harbor::HarborError },
     #[error("the tree `{}` cannot be packed", path.display())]
     Tree { path: PathBuf, source: Box<images::layers::Error> },
+    #[error("image `{}` cannot be used", shown(reference, 200))]
+    Image { reference: String, source: Box<images::oci::Error> },
+    #[error("`{}` names no image: {problem}", shown(text, 200))]
+    ImageName { text: String, problem: String },
+    #[error("none of buildah, podman and docker is installed, and an image must be built")]
+    NoBuilder,
+    #[error("{name} did not build the image: {problem}")]
+    Builder { name: &'static str, problem: String },
     #[error("{tasks} task{} cannot run here", if *tasks == 1 { "" } else { "s" })]
     Unsupported { tasks: usize },
     #[error("`{}` is larger than {limit} bytes, the most a spec may have (TEXT_BYTES_MAX)", path.display())]
@@ -163,6 +171,13 @@ impl Error {
             Self::WriteFile { .. } => "write_failed",
             Self::Harbor { .. } => "harbor_unreadable",
             Self::Tree { .. } => "bad_tree",
+            Self::Image { source, .. } => match &**source {
+                images::oci::Error::InUse { .. } => "image_in_use",
+                _ => "image_unusable",
+            },
+            Self::ImageName { .. } => "bad_image",
+            Self::NoBuilder => "no_builder",
+            Self::Builder { .. } => "build_failed",
             Self::Unsupported { .. } => "tasks_unsupported",
             Self::SpecTooLarge { .. } => "too_large",
             Self::SpecNotText { .. } => "not_text",
@@ -213,6 +228,12 @@ impl Error {
             Self::NoModels { .. } => {
                 "leave --model out; the agent may only call what is inside its sandbox".to_owned()
             }
+            Self::NoBuilder => {
+                "install one, or build the image elsewhere and use `rollyard image import`".to_owned()
+            }
+            Self::Image { source, .. } if matches!(&**source, images::oci::Error::InUse { .. }) => {
+                "wait until its sandboxes end; `rollyard ps` lists what runs".to_owned()
+            }
             Self::NoSpec => "name a spec, or a directory of tasks with --harbor DIR".to_owned(),
             Self::NoTls { .. } => "use a Unix socket or http:// on loopback".to_owned(),
             Self::OutputRelative { .. } => "write an absolute path, or pass --table".to_owned(),
@@ -249,6 +270,7 @@ impl Error {
             | Self::SpecNotText { .. }
             | Self::Rows { .. }
             | Self::BadRows { .. }
+            | Self::ImageName { .. }
             | Self::BadSpec { .. }
             | Self::Warnings { .. }
             | Self::OutputRelative { .. }
@@ -270,7 +292,10 @@ impl Error {
                 .into_iter()
                 .find(|status| status.code() == *exit)
                 .unwrap_or(ExitStatus::Failure),
+            Self::NoBuilder => ExitStatus::HostCannot,
             Self::FileChanged { .. }
+            | Self::Image { .. }
+            | Self::Builder { .. }
             | Self::WriteFile { .. }
             | Self::FailFast
             | Self::DiffTooLarge { .. }

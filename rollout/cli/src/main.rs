@@ -4,12 +4,14 @@
 //! data and standard error is talk.
 
 mod args;
+mod builder;
 mod client;
 mod commands;
 mod error;
 mod exit;
 mod harbor;
 mod interrupt;
+mod local_images;
 mod output;
 mod progress;
 mod rows;

@@ -17,8 +17,8 @@ use crate::commands::matrix::CellJob;
 use crate::spec::{DryRun, Finding};
 use crate::summary::Summary;
 use crate::view::{
-    Checkpoint, CheckpointDetail, CheckpointDiff, Collected, Explanation, Exported, FiredSchedule, Job, Node,
-    Rollout, RolloutSteps, Schedule, Scheduled, Submitted,
+    Checkpoint, CheckpointDetail, CheckpointDiff, Collected, Explanation, Exported, FiredSchedule, ImageRow,
+    ImageUsage, Job, Node, Rollout, RolloutSteps, Schedule, Scheduled, Submitted,
 };
 
 /// Renders what a command found. The text ends with a line end, or is empty.
@@ -33,6 +33,8 @@ pub trait Output: std::fmt::Debug + Send + Sync {
     fn checkpoint_diff(&self, diff: &CheckpointDiff) -> String;
     fn collected(&self, collected: &Collected) -> String;
     fn exported(&self, exported: &[Exported]) -> String;
+    fn images(&self, images: &[ImageRow]) -> String;
+    fn image_usage(&self, usage: &ImageUsage) -> String;
     fn explanation(&self, explanation: &Explanation) -> String;
     fn submitted(&self, submitted: &Submitted) -> String;
     fn scheduled(&self, scheduled: &Scheduled) -> String;

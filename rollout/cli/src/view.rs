@@ -170,6 +170,28 @@ pub struct Node {
     pub backends: Vec<String>,
 }
 
+/// An image of this machine.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct ImageRow {
+    pub name: String,
+    pub digest: String,
+    /// None are counted of an image that is not whole.
+    pub layers: usize,
+    /// Of its layers as they are stored; layers of several images count for each.
+    pub bytes: u64,
+    /// What a spec writes to use it.
+    pub reference: String,
+}
+
+/// What the images of this machine take on disk.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct ImageUsage {
+    pub path: String,
+    pub images: usize,
+    pub blobs: u64,
+    pub bytes: u64,
+}
+
 /// The answer to `explain`.
 /// One table that was exported.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]

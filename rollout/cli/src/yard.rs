@@ -193,6 +193,9 @@ fn flat(ended: Result<Result<(), Error>, tokio::task::JoinError>) -> Result<(), 
     }
 }
 
+/// In a data directory: images of `rollyard image`.
+pub const IMAGES_DIR: &str = "images";
+
 fn start_executor(data_dir: &Path, scheduler: &str, name: &str, capacity: &Capacity) -> Result<Part, Error> {
     let bad = |what: &str, error: Boxed| Error::Service {
         code: "bad_input",
@@ -207,6 +210,7 @@ fn start_executor(data_dir: &Path, scheduler: &str, name: &str, capacity: &Capac
     let container = ContainerConfig { data_dir: node_dir.join(SANDBOXES_DIR) };
     let backend = tokio::task::block_in_place(|| Container::start(&container)).map_err(of_container)?;
     let mut config = executor::Config::new(node, node_dir, scheduler);
+    config.images_dir = Some(data_dir.join(IMAGES_DIR));
     let Capacity { cpu, memory, disk } = *capacity;
     config.capacity = CapacityOverrides { cpu, memory, disk, sandboxes: None };
     let stop = CancellationToken::new();

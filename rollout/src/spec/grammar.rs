@@ -9,6 +9,7 @@ use super::tables::{
 };
 use crate::checkpoint::{LAYER_PREFIX, Layer};
 use crate::cron::CronLine;
+use crate::image::ImageRef;
 use crate::name::Name;
 use crate::quantity::{Bytes, MilliCpu, whole};
 use crate::time::{DURATION_MAX, Millis};
@@ -314,7 +315,7 @@ fn media_type(text: &str) -> Result<(), Mismatch> {
     }
 }
 
-/// What this build can start a sandbox from.
+/// What a sandbox can start from.
 pub(crate) fn image(text: &str) -> Result<(), Mismatch> {
     if text == "host" {
         return Ok(());
@@ -326,15 +327,18 @@ pub(crate) fn image(text: &str) -> Result<(), Mismatch> {
         });
     }
     bounded(text, PATH_BYTES_MAX)?;
-    if text.trim().is_empty() || text.contains(char::is_whitespace) {
-        return Err(value(format!("{} is not an image", quoted(text)), "`host`, or `dir:/path/on/the/node`"));
+    let expected = "`host`, `dir:/path/on/the/node`, `oci-layout:PATH`, `oci-archive:PATH` or a reference \
+                    such as debian:12";
+    let refused = |problem: &str| value(format!("{} is not an image: {problem}", quoted(text)), expected);
+    match text.parse::<ImageRef>() {
+        Ok(ImageRef::Layout { path: place, .. } | ImageRef::Archive { path: place })
+            if place.chars().any(char::is_control) =>
+        {
+            Err(refused("its path holds a control character"))
+        }
+        Ok(_) => Ok(()),
+        Err(error) => Err(refused(error.problem)),
     }
-    Err(Mismatch {
-        code: DiagnosticCode::NotAvailableYet,
-        message: format!("the image {} is not available yet", quoted(text)),
-        expected: "`host`, or `dir:/path/on/the/node`; OCI layouts, archives and registries come later"
-            .to_owned(),
-    })
 }
 
 pub(crate) fn layer(text: &str) -> Result<(), Mismatch> {
@@ -345,15 +349,14 @@ pub(crate) fn layer(text: &str) -> Result<(), Mismatch> {
             .map(drop)
             .map_err(|bad| value(format!("{} is not a layer", quoted(text)), bad.form));
     }
-    if text.trim().is_empty() || text.contains(char::is_whitespace) {
-        return Err(value(format!("{} is not a layer", quoted(text)), "a lookup of a column with a tree"));
+    let expected = "a lookup of a column with a tree, such as \"${row.tests}\", or an OCI image";
+    match text.parse::<ImageRef>() {
+        Ok(ImageRef::Host | ImageRef::Directory(_)) => {
+            Err(value(format!("{} has no layers of its own", quoted(text)), expected))
+        }
+        Ok(_) => image(text),
+        Err(error) => Err(value(format!("{} is not a layer: {}", quoted(text), error.problem), expected)),
     }
-    Err(Mismatch {
-        code: DiagnosticCode::NotAvailableYet,
-        message: format!("the layer {} is not available yet", quoted(text)),
-        expected: "a lookup of a column with a tree, such as \"${row.tests}\"; OCI layers come later"
-            .to_owned(),
-    })
 }
 
 /// `step.output`.

@@ -55,6 +55,10 @@ codes! {
     FileMissing "file_missing" InvalidArgument;
     /// A client file of the request is not in the blob store.
     BlobMissing "blob_missing" FailedPrecondition;
+    /// The spec or a row names an image of the client's machine that was not sent; details name such.
+    ImageUnsent "image_unsent" InvalidArgument;
+    /// What an image means cannot be found out: the reference and the registry's answer.
+    ImageUnresolved "image_unresolved" FailedPrecondition;
     /// The bytes are not those the hash names.
     BlobMismatch "blob_mismatch" InvalidArgument;
     /// A client file differs from the one the unfinished job began with.

@@ -1,5 +1,7 @@
 //! Schedules as clients see them.
 
+use std::sync::Arc;
+
 use rollout::plan::JobPlan;
 use rollout::schedule::SchedulePlan;
 use rollout::text::shown;
@@ -8,7 +10,7 @@ use rollout_wire::v1;
 use tokio::sync::oneshot;
 
 use super::submit::{Asked, check_key, new_job, renew_trees};
-use super::{ApiError, JobsService, jobs};
+use super::{ApiCode, ApiError, JobsService, images, jobs};
 use crate::schedules::{Ask, FiredAs};
 use crate::store::{NewSchedule, ScheduleRow};
 
@@ -24,7 +26,17 @@ pub(super) async fn register(
     warnings: Vec<String>,
 ) -> Result<v1::SubmitReply, ApiError> {
     let table_root = asked.table_root.clone();
-    let (checked, facts) = new_job(&service.blobs, plan, asked).await?;
+    let (checked, facts, named) = new_job(&service.blobs, plan, asked).await?;
+    let pins = images::pin(service, named, &[]).await?;
+    if let Some(moving) = pins.iter().find(|image| image.pinned != image.reference) {
+        let message = format!(
+            "a schedule whose image `{}` may change is not available yet",
+            shown(&moving.reference, 200)
+        );
+        return Err(ApiError::new(ApiCode::NotAvailableYet, message)
+            .hint(format!("name it by its digest: `{}`", shown(&moving.pinned, 300))));
+    }
+    let facts = Arc::new(facts);
     renew_trees(service, &facts).await?;
     let now = service.schedule_clock.now();
     let row = ScheduleRow {

@@ -16,7 +16,7 @@ use serde_json::Value;
 use sha2::{Digest, Sha256};
 use tokio::sync::oneshot;
 
-use super::{ApiCode, ApiError, JobsService, blob, error, jobs, schedules};
+use super::{ApiCode, ApiError, JobsService, blob, error, images, jobs, schedules};
 use crate::clock;
 use crate::inbox::{Input, Submission, SubmitRefused, Submitted};
 use crate::jobs::JobFacts;
@@ -78,7 +78,11 @@ pub(super) async fn submit(
     {
         return schedules::register(service, schedule, plan, asked, warnings).await;
     }
-    let (new_job, facts) = new_job(&service.blobs, plan, asked).await?;
+    let (mut new_job, mut facts, named) = new_job(&service.blobs, plan, asked).await?;
+    new_job.images = images::pin(service, named, &request.images).await?;
+    let pins = new_job.images.iter().map(|image| (image.reference.clone(), image.pinned.clone()));
+    facts.images = pins.collect();
+    let facts = Arc::new(facts);
     renew_trees(service, &facts).await?;
     let plan = facts.plan.clone();
     service.jobs.insert(facts);
@@ -110,16 +114,16 @@ pub(crate) struct Asked {
     pub files: Vec<StoredFile>,
 }
 
-/// A job with an id of its own, all its rows checked.
+/// A job with an id of its own, all its rows checked, and the images they name. None is pinned yet.
 pub(crate) async fn new_job(
     blobs: &BlobStore,
     plan: JobPlan,
     asked: Asked,
-) -> Result<(NewJob, Arc<JobFacts>), ApiError> {
+) -> Result<(NewJob, JobFacts, BTreeSet<String>), ApiError> {
     let job = JobId::from_bits(rand::rng().random());
     let table_root = table_root(&plan, job, &asked.table_root)?;
     let document_bytes = asked.document.len();
-    let (facts, groups_total) =
+    let (facts, groups_total, named) =
         rows(blobs.clone(), job, plan, table_root.clone(), &asked.files, document_bytes).await?;
     let new_job = NewJob {
         job,
@@ -135,8 +139,9 @@ pub(crate) async fn new_job(
         created_at: clock::wall(),
         retain: facts.plan.output.retain,
         files: asked.files,
+        images: Vec::new(),
     };
-    Ok((new_job, facts))
+    Ok((new_job, facts, named))
 }
 
 /// The plan of the document, and its warnings. A large one takes seconds: it leaves the threads
@@ -335,7 +340,7 @@ pub(super) async fn renew_trees(service: &JobsService, facts: &Arc<JobFacts>) ->
         let named = |value: &Value| value.as_str().and_then(tree);
         let written = reading.plan.steps.iter().flat_map(|step| &step.layers);
         let mut blobs: BTreeSet<String> = written.filter_map(|layer| tree(layer.as_literal()?)).collect();
-        reading.each_row_with_trees(|row| blobs.extend(row.values().filter_map(named)))?;
+        reading.each_row_with_blobs(|row| blobs.extend(row.values().filter_map(named)))?;
         Ok(blobs)
     });
     let blobs =
@@ -351,7 +356,7 @@ pub(super) async fn renew_trees(service: &JobsService, facts: &Arc<JobFacts>) ->
     renewed.buffer_unordered(RENEWED_AT_ONCE).try_collect().await
 }
 
-/// Opens the rows and checks every one of them.
+/// Opens the rows and checks every one of them; how many groups they are, and the images they name.
 async fn rows(
     blobs: BlobStore,
     job: JobId,
@@ -359,11 +364,11 @@ async fn rows(
     table_root: String,
     files: &[StoredFile],
     document_bytes: usize,
-) -> Result<(Arc<JobFacts>, u32), ApiError> {
+) -> Result<(JobFacts, u32, BTreeSet<String>), ApiError> {
     let files: BTreeMap<_, _> = files.iter().map(|f| (f.path.clone(), f.sha256.clone())).collect();
     let checked = tokio::task::spawn_blocking(move || {
         let rows = TaskRows::open(&plan, &files, &blobs).map_err(|error| rows_invalid(&error))?;
-        let count = check_rows(&plan, &rows)?;
+        let (count, named) = check_rows(&plan, &rows)?;
         let groups = u64::from(count) * u64::from(plan.tasks.epochs);
         let groups = u32::try_from(groups).ok().filter(|groups| *groups <= GROUPS_MAX);
         let groups = groups.ok_or_else(|| {
@@ -371,20 +376,22 @@ async fn rows(
                 format!("{count} rows in {} epochs are more than {GROUPS_MAX} groups", plan.tasks.epochs);
             ApiError::new(ApiCode::JobTooLarge, message)
         })?;
-        let plan = Arc::new(plan);
-        Ok((Arc::new(JobFacts { job, plan, table_root, files, rows, document_bytes }), groups))
+        let (plan, images) = (Arc::new(plan), BTreeMap::new());
+        Ok((JobFacts { job, plan, table_root, files, images, rows, document_bytes }, groups, named))
     });
     checked.await.map_err(|error| panicked(&error))?
 }
 
-/// Checks every row that can run; how many run in an epoch.
-fn check_rows(plan: &JobPlan, rows: &TaskRows) -> Result<u32, ApiError> {
+/// Checks every row that can run; how many run in an epoch, and the images of all.
+fn check_rows(plan: &JobPlan, rows: &TaskRows) -> Result<(u32, BTreeSet<String>), ApiError> {
     let selection = rows.selection();
     if selection.is_empty() && plan.tasks.filter != Filter::default() {
         return Err(ApiError::new(ApiCode::RowsInvalid, "`tasks.filter` leaves no row".to_owned())
             .hint("use a smaller `offset`, or no `filter`"));
     }
     let mut ids: BTreeMap<String, u32> = BTreeMap::new();
+    let mut images = BTreeSet::new();
+    let images_vary = resolve::images_vary(plan);
     for index in selection.candidates() {
         let row = rows.row(plan, index).map_err(|error| rows_invalid(&error))?;
         let position = u64::from(index);
@@ -393,6 +400,10 @@ fn check_rows(plan: &JobPlan, rows: &TaskRows) -> Result<u32, ApiError> {
                 .hint("`rollyard check` lists every row with a problem")
         };
         resolve::check_row(plan, position, &row).map_err(|problem| invalid(&problem))?;
+        if images_vary || images.is_empty() {
+            images.extend(resolve::image_texts(plan, position, &row).map_err(|problem| invalid(&problem))?);
+            images::check_count(images.len())?;
+        }
         // Without `tasks.id` ids are row numbers: they cannot repeat.
         if plan.tasks.id.is_none() {
             continue;
@@ -405,7 +416,7 @@ fn check_rows(plan: &JobPlan, rows: &TaskRows) -> Result<u32, ApiError> {
             );
         }
     }
-    Ok(selection.len())
+    Ok((selection.len(), images))
 }
 
 fn rows_invalid(error: &RowsError) -> ApiError {

@@ -8,6 +8,8 @@ use serde_json::Value;
 
 use super::Sum;
 
+/// Before the digest of an image in the blob store.
+const STORED_PREFIX: &str = "stored:sha256:";
 /// Hexadecimal digits of a digest.
 const DIGITS: usize = 64;
 
@@ -66,6 +68,13 @@ impl Candidates {
 /// Too many are no harm: each keeps a blob that might have gone.
 pub(super) fn digests_in(text: &str) -> impl Iterator<Item = &str> {
     text.split(|c: char| !c.is_ascii_digit() && !('a'..='f').contains(&c)).filter(|run| run.len() == DIGITS)
+}
+
+/// Of the manifests or indexes that a text names as images in the blob store.
+pub(super) fn images_in(text: &str) -> impl Iterator<Item = String> {
+    text.split(STORED_PREFIX)
+        .skip(1)
+        .filter_map(|rest| digests_in(rest.get(..DIGITS)?).next().map(str::to_owned))
 }
 
 #[cfg(test)]

@@ -154,5 +154,7 @@ pub(crate) async fn scheduled_job(
         request_hash: row.request_hash.clone(),
         files,
     };
-    new_job(blobs, plan, asked).await
+    // Its images name themselves: none was registered by tag.
+    let (job, facts, _) = new_job(blobs, plan, asked).await?;
+    Ok((job, Arc::new(facts)))
 }

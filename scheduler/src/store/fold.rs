@@ -37,6 +37,15 @@ pub struct NewJob {
     pub created_at: Timestamp,
     pub retain: RetainPlan,
     pub files: Vec<StoredFile>,
+    /// Of its images, those whose references could come to mean something else.
+    pub images: Vec<PinnedImage>,
+}
+
+/// An image as the spec or a row names it, and by digest.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PinnedImage {
+    pub reference: String,
+    pub pinned: String,
 }
 
 /// A client file, stored by content.
@@ -111,6 +120,7 @@ impl FromIterator<Value> for Sheet {
 pub(super) struct Writes {
     pub new_jobs: Sheet,
     pub files: Sheet,
+    pub images: Sheet,
     pub groups: Sheet,
     pub withdrawn: Sheet,
     pub generations: Sheet,
@@ -173,6 +183,7 @@ impl Writes {
         let mut writes = folding.writes();
         writes.new_jobs = batch.new_jobs.iter().map(new_job).collect();
         writes.files = batch.new_jobs.iter().flat_map(files).collect();
+        writes.images = batch.new_jobs.iter().flat_map(images).collect();
         writes.sealed = batch.sealed.iter().map(|g| json!([g.job.to_string(), g.index])).collect();
         writes.shards = batch.shards.iter().map(shard).collect();
         let sums =
@@ -208,6 +219,10 @@ fn micros(time: Millis) -> i64 {
 
 fn files(job: &NewJob) -> impl Iterator<Item = Value> {
     job.files.iter().map(|file| json!([job.job.to_string(), file.path, file.sha256, file.size]))
+}
+
+fn images(job: &NewJob) -> impl Iterator<Item = Value> {
+    job.images.iter().map(|image| json!([job.job.to_string(), image.reference, image.pinned]))
 }
 
 fn shard(row: &ShardRow) -> Value {

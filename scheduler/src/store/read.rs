@@ -275,6 +275,20 @@ impl Reads {
         rows.iter().map(file).collect()
     }
 
+    /// The pinned images of a job, by their references.
+    pub async fn images(&self, job: JobId) -> Result<BTreeMap<String, String>, Error> {
+        let rows = sqlx::query(statement!("common/job_images"))
+            .bind(job.to_string())
+            .fetch_all(&self.pool)
+            .await
+            .map_err(failed("reading images"))?;
+        let image = |row: &SqliteRow| {
+            let text = |column| row::text(row, "images", column, &job).map(str::to_owned);
+            Ok((text("reference")?, text("pinned")?))
+        };
+        rows.iter().map(image).collect()
+    }
+
     /// Sums over the job's rollouts; rewards at or above `success_at` are successes.
     pub async fn counts(&self, job: JobId, success_at: f64) -> Result<JobCounts, Error> {
         let text = job.to_string();

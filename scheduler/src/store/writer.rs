@@ -193,9 +193,10 @@ async fn write(
     }
     use Rows::{Any, Each};
     let schedules = &writes.schedules;
-    let statements: [(&'static str, &'static str, &Sheet, Rows); 30] = [
+    let statements: [(&'static str, &'static str, &Sheet, Rows); 31] = [
         ("storing jobs", statement!("sqlite/insert_jobs"), &writes.new_jobs, Each),
         ("storing client files", statement!("sqlite/insert_files"), &writes.files, Each),
+        ("storing images", statement!("sqlite/insert_images"), &writes.images, Each),
         ("admitting groups", statement!("sqlite/insert_groups"), &writes.groups, Each),
         ("admitting rollouts", statement!("sqlite/insert_rollouts"), &writes.groups, Any),
         ("withdrawing attempts", statement!("sqlite/withdraw_attempts"), &writes.withdrawn, Any),

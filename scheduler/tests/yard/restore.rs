@@ -113,6 +113,7 @@ impl World {
             created_at,
             retain: plan.output.retain,
             files: Vec::new(),
+            images: Vec::new(),
         };
         self.stored.submit(job, plan.clone(), groups_total, created_at);
         self.plans.insert(job, plan.clone());

@@ -10,7 +10,7 @@ use super::runs::{Run, block_size};
 use super::{ATTRIBUTE_BYTES_MAX, Error};
 
 /// The most bytes of the PAX records of one entry: its attributes and a long list of runs.
-const PAX_BYTES_MAX: u64 = 2 << 20;
+pub(super) const PAX_BYTES_MAX: u64 = 2 << 20;
 /// What fits the name fields of a header.
 const NAME_FIELD_BYTES: usize = 100;
 /// The most runs a file can have: every other block.
@@ -48,7 +48,7 @@ fn escaped(name: &[u8]) -> Vec<u8> {
     escaped
 }
 
-fn unescaped(name: &[u8]) -> Vec<u8> {
+pub(super) fn unescaped(name: &[u8]) -> Vec<u8> {
     let mut unescaped = Vec::with_capacity(name.len());
     let mut rest = name;
     while let Some((first, tail)) = rest.split_first() {
@@ -165,22 +165,31 @@ struct Records {
     is_opaque: bool,
 }
 
-fn number(text: &[u8]) -> Option<u64> {
+pub(super) fn number(text: &[u8]) -> Option<u64> {
     let plain = !text.is_empty() && text.len() <= 20 && text.iter().all(u8::is_ascii_digit);
     plain.then(|| std::str::from_utf8(text).ok()?.parse().ok()).flatten()
 }
 
+/// Keys and values, in their order. None: these are no PAX records.
+pub(super) fn pax_records(mut bytes: &[u8]) -> Option<Vec<(&[u8], &[u8])>> {
+    let mut records = Vec::new();
+    while !bytes.is_empty() {
+        let space = bytes.iter().position(|byte| *byte == b' ')?;
+        let length = usize::try_from(number(&bytes[..space])?).ok()?;
+        let (record, rest) = bytes.split_at_checked(length)?;
+        let record = record.get(space + 1..)?.strip_suffix(b"\n")?;
+        let equals = record.iter().position(|byte| *byte == b'=')?;
+        records.push((&record[..equals], &record[equals + 1..]));
+        bytes = rest;
+    }
+    Some(records)
+}
+
 impl Records {
-    fn parse(mut bytes: &[u8]) -> Option<Self> {
+    fn parse(bytes: &[u8]) -> Option<Self> {
         let mut records = Self::default();
-        while !bytes.is_empty() {
-            let space = bytes.iter().position(|byte| *byte == b' ')?;
-            let length = usize::try_from(number(&bytes[..space])?).ok()?;
-            let (record, rest) = bytes.split_at_checked(length)?;
-            let record = record.get(space + 1..)?.strip_suffix(b"\n")?;
-            let equals = record.iter().position(|byte| *byte == b'=')?;
-            records.take(&record[..equals], &record[equals + 1..])?;
-            bytes = rest;
+        for (key, value) in pax_records(bytes)? {
+            records.take(key, value)?;
         }
         Some(records)
     }

@@ -64,6 +64,12 @@ impl Error {
         Self::Format { problem: problem.into() }
     }
 
+    /// What is read is to blame: a bad stream, or one that ends early.
+    #[expect(clippy::needless_pass_by_value, reason = "it stands where an error is mapped")]
+    pub(crate) fn stream(error: io::Error) -> Self {
+        Self::Format { problem: error.to_string() }
+    }
+
     pub(super) fn bound(path: &[u8], what: &'static str, limit: u64) -> Self {
         Self::Bound { what, limit, path: shown(path) }
     }

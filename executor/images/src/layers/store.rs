@@ -182,7 +182,7 @@ impl LayerStore {
         layers.iter().map(charge).fold(0, u64::saturating_add)
     }
 
-    /// What all layers here may count for.
+    /// Bytes that all layers here may have together.
     pub fn bytes_max(&self) -> u64 {
         self.bytes_max
     }

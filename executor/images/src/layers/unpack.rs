@@ -372,6 +372,6 @@ fn own(file: &File, entry: &Entry) -> Result<(), Error> {
     fchown(file, Some(uid), Some(gid)).map_err(Error::errno("give away", &entry.path))
 }
 
-fn spec(time: Mtime) -> TimeSpec {
+pub(super) fn spec(time: Mtime) -> TimeSpec {
     TimeSpec::new(time.seconds, time.nanos.into())
 }

@@ -5,6 +5,7 @@ use rollout::text::shown;
 use rollout_wire::v1::submit_request::IfUnfinished;
 use rollout_wire::v1::{ExplainRequest, SubmitRequest};
 use std::cell::RefCell;
+use std::collections::BTreeMap;
 use std::convert::Infallible;
 use std::time::Duration;
 
@@ -22,7 +23,7 @@ use crate::rows::{self, Rows};
 use crate::spec::{self, Checked, DryRun, Source};
 use crate::summary::{self, Summary};
 use crate::view::{Job, Scheduled, Submitted};
-use crate::{interrupt, upload};
+use crate::{interrupt, local_images, upload};
 
 pub fn check(context: &Context, args: &args::Check) -> Result<ExitStatus, Error> {
     let source = spec::read(&args.spec)?;
@@ -211,7 +212,7 @@ pub async fn send(
         files.push(rows);
     }
     files.extend(upload::upload(client, &source.dir, &paths).await?);
-    let request = SubmitRequest {
+    let mut request = SubmitRequest {
         document: source.text.clone(),
         source_name: source.name.clone(),
         files,
@@ -219,8 +220,23 @@ pub async fn send(
         idempotency_key,
         if_unfinished: if_unfinished.into(),
         once,
+        images: Vec::new(),
     };
-    let reply = client.done(client.jobs().submit(request).await)?;
+    let mut pins = BTreeMap::new();
+    let reply = loop {
+        let status = match client.jobs().submit(request.clone()).await {
+            Ok(reply) => break reply.into_inner(),
+            Err(status) => status,
+        };
+        // The yard has read the rows: it says which images of this machine they name.
+        let unsent = unsent_images(&status).into_iter().filter(|text| !pins.contains_key(text));
+        let unsent: Vec<String> = unsent.collect();
+        if unsent.is_empty() {
+            return Err(client.failed(status));
+        }
+        local_images::hand_in(client, &source.dir, &unsent, &mut pins).await?;
+        request.images = pins.values().cloned().collect();
+    };
     let warning = |text: &String| serde_json::from_str(text).unwrap_or_else(|_| text.as_str().into());
     let warnings = reply.warnings.iter().map(warning).collect();
     if let Some(schedule) = reply.schedule {
@@ -233,6 +249,14 @@ pub async fn send(
     let job =
         reply.job.ok_or_else(|| Error::BadAnswer { problem: "a submitted job without a job".into() })?;
     Ok(Accepted::Job(Submitted { job: job.into(), resumed: reply.resumed, warnings }))
+}
+
+fn unsent_images(status: &tonic::Status) -> Vec<String> {
+    let code = status.metadata().get(rollout_wire::CODE_METADATA);
+    if code.is_none_or(|code| code.as_bytes() != b"image_unsent") {
+        return Vec::new();
+    }
+    serde_json::from_slice(status.details()).unwrap_or_default()
 }
 
 pub fn fresh_key() -> String {

@@ -12,8 +12,8 @@ use crate::commands::matrix::CellJob;
 use crate::spec::{DryRun, Finding};
 use crate::summary::Summary;
 use crate::view::{
-    Checkpoint, CheckpointDetail, CheckpointDiff, Collected, Explanation, Exported, FiredSchedule, Job, Node,
-    Rollout, RolloutSteps, Schedule, Scheduled, Submitted,
+    Checkpoint, CheckpointDetail, CheckpointDiff, Collected, Explanation, Exported, FiredSchedule, ImageRow,
+    ImageUsage, Job, Node, Rollout, RolloutSteps, Schedule, Scheduled, Submitted,
 };
 
 #[derive(Debug)]
@@ -115,6 +115,12 @@ impl Output for Json {
     }
     fn exported(&self, exported: &[Exported]) -> String {
         document(exported)
+    }
+    fn images(&self, images: &[ImageRow]) -> String {
+        document(images)
+    }
+    fn image_usage(&self, usage: &ImageUsage) -> String {
+        document(usage)
     }
     fn explanation(&self, explanation: &Explanation) -> String {
         document(explanation)

@@ -8,8 +8,8 @@ use crate::commands::matrix::CellJob;
 use crate::spec::{DryRun, Finding};
 use crate::summary::Summary;
 use crate::view::{
-    Checkpoint, CheckpointDetail, CheckpointDiff, Collected, Explanation, Exported, FiredSchedule, Job, Node,
-    Rollout, RolloutSteps, Schedule, Scheduled, Submitted,
+    Checkpoint, CheckpointDetail, CheckpointDiff, Collected, Explanation, Exported, FiredSchedule, ImageRow,
+    ImageUsage, Job, Node, Rollout, RolloutSteps, Schedule, Scheduled, Submitted,
 };
 
 /// The most characters of an id from outside.
@@ -57,6 +57,14 @@ impl Output for Quiet {
     }
     fn exported(&self, exported: &[Exported]) -> String {
         exported.iter().map(|copy| shown(&copy.path, PATH_CHARS_MAX) + "\n").collect()
+    }
+    /// What a spec writes to use them.
+    fn images(&self, images: &[ImageRow]) -> String {
+        images.iter().map(|image| shown(&image.reference, PATH_CHARS_MAX) + "\n").collect()
+    }
+    /// Bytes.
+    fn image_usage(&self, usage: &ImageUsage) -> String {
+        format!("{}\n", usage.bytes)
     }
     /// The most important sentence.
     fn explanation(&self, explanation: &Explanation) -> String {

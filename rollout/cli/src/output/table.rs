@@ -17,7 +17,7 @@ use crate::spec::{DryRun, Finding};
 use crate::summary::{Summary, python};
 use crate::view::{
     Artifact, Checkpoint, CheckpointDetail, CheckpointDiff, Collected, Explanation, Exported, FiredSchedule,
-    Job, Node, Outcome, Rollout, RolloutSteps, Schedule, Scheduled, Step, Submitted,
+    ImageRow, ImageUsage, Job, Node, Outcome, Rollout, RolloutSteps, Schedule, Scheduled, Step, Submitted,
 };
 
 /// The most characters of one sentence of an explanation or a failure.
@@ -197,6 +197,19 @@ impl Output for Table {
             |copy: &Exported| vec![copy.table.clone(), count(copy.rows), size(copy.bytes), copy.path.clone()];
         let rows: Vec<_> = exported.iter().map(row).collect();
         grid_in(self.columns, "", &["TABLE", ">ROWS", ">SIZE", "PATH"], &rows)
+    }
+
+    fn images(&self, images: &[ImageRow]) -> String {
+        let row = |image: &ImageRow| {
+            vec![image.name.clone(), count(image.layers as u64), size(image.bytes), image.reference.clone()]
+        };
+        let rows: Vec<_> = images.iter().map(row).collect();
+        grid_in(self.columns, "", &["IMAGE", ">LAYERS", ">SIZE", "IN A SPEC"], &rows)
+    }
+
+    fn image_usage(&self, usage: &ImageUsage) -> String {
+        let row = vec![count(usage.images as u64), count(usage.blobs), size(usage.bytes), usage.path.clone()];
+        grid_in(self.columns, "", &[">IMAGES", ">BLOBS", ">SIZE", "PATH"], &[row])
     }
 
     fn nodes(&self, nodes: &[Node]) -> String {

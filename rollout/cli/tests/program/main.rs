@@ -4,6 +4,7 @@ mod asking;
 mod broken_yard;
 mod bucket;
 mod harbor;
+mod images;
 mod matrix;
 mod run;
 mod schedules;

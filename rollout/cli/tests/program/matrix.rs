@@ -59,12 +59,12 @@ fn a_combination_with_an_error_stops_all() {
     let yard = Yard::start(Script::default());
     yard.file(
         "cells.yaml",
-        &SPEC.replace("image: host", "image: \"${matrix.got}\"").replace("\"1\", \"0\"", "host"),
+        &SPEC.replace("image: host", "image: \"${matrix.got}\"").replace("\"1\", \"0\", bad", "host, Bad"),
     );
     for args in [&["check", "cells.yaml"][..], &["submit", "cells.yaml", "--table", "out"]] {
         let ran = yard.ask(args);
         assert_eq!(ran.code, 2, "{args:?}: {}", ran.stderr);
-        assert!(ran.stderr.contains("cells.yaml (got=bad,seed=7)"), "{}", ran.stderr);
+        assert!(ran.stderr.contains("cells.yaml (got=Bad,seed=7)"), "{}", ran.stderr);
     }
     assert!(yard.seen.lock().expect("seen").submits.is_empty());
 }

@@ -1,0 +1,1 @@
+SELECT reference, pinned FROM images WHERE job = $1
