@@ -63,7 +63,8 @@ pub struct StepRecord {
     pub step_name: Name,
     pub kind: StepKind,
     pub attempt: u32,
-    pub node: NodeId,
+    /// None where nothing ran: the result was stored under the step's key.
+    pub node: Option<NodeId>,
     /// From ready to taken by the node.
     pub queue: Option<Millis>,
     /// What its new sandbox started with; none for the image as it is, or a live sandbox.

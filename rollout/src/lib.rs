@@ -18,6 +18,7 @@ pub mod outcome;
 pub mod plan;
 pub mod quantity;
 pub mod resolve;
+pub mod result_key;
 pub mod reward;
 pub mod selection;
 pub mod spec;

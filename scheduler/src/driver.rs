@@ -345,6 +345,10 @@ impl Driver {
             Command::Disconnect { node, incarnation, reason } => {
                 self.links.close(&node, incarnation, reason);
             }
+            Command::Identify { ref node, incarnation, .. } => {
+                let node = node.clone();
+                self.links.send(&node, incarnation, command);
+            }
             Command::Start { ref to, .. }
             | Command::Kill { ref to, .. }
             | Command::Release { ref to, .. }

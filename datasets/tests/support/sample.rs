@@ -81,7 +81,7 @@ pub fn outcome() -> Outcome {
 
 pub fn step(name: &str, kind: StepKind, attempt: u32, node: &str, outcome: Outcome) -> StepRecord {
     let (step_name, node) = (name.parse().unwrap(), NodeId(node.parse().unwrap()));
-    StepRecord { step_name, kind, attempt, node, queue: Some(Millis(250)), base: None, outcome }
+    StepRecord { step_name, kind, attempt, node: Some(node), queue: Some(Millis(250)), base: None, outcome }
 }
 
 fn graded(value: f32, components: &[(&str, f64)]) -> Reward {

@@ -286,22 +286,31 @@ impl Container {
     }
 }
 
+impl Container {
+    /// The image of a spec, prepared if need be.
+    async fn image(&self, name: &str) -> Result<Arc<Image>, CreateError> {
+        if let Some(image) = self.images.ready(name) {
+            return Ok(image);
+        }
+        let (images, name) = (Arc::clone(&self.images), name.to_owned());
+        let prepared = tokio::task::spawn_blocking(move || images.get(&name)).await;
+        prepared.map_err(|error| {
+            let action = "preparing the image".to_owned();
+            CreateError::Failed { action, source: io::Error::other(error) }
+        })?
+    }
+}
+
 #[tonic::async_trait]
 impl Backend for Container {
     async fn create(&self, spec: SandboxSpec) -> Result<Box<dyn Sandbox>, CreateError> {
         check(&spec)?;
         let reserved = self.reserve(&spec.limits)?;
-        let (images, name) = (Arc::clone(&self.images), spec.image.clone());
         let failed = |action: &str| {
             let action = action.to_owned();
             move |source| CreateError::Failed { action, source }
         };
-        let image = match self.images.ready(&spec.image) {
-            Some(image) => image,
-            None => tokio::task::spawn_blocking(move || images.get(&name))
-                .await
-                .map_err(|error| failed("preparing the image")(io::Error::other(error)))??,
-        };
+        let image = self.image(&spec.image).await?;
         let unknown = || CreateError::UnknownUser { user: spec.user.clone(), image: spec.image.clone() };
         let user = image.users.find(&spec.user).ok_or_else(unknown)?;
         check_layers(&spec, &image)?;
@@ -354,6 +363,10 @@ impl Backend for Container {
             id_base: created.id_base,
             memory_disk: created.memory_disk,
         }))
+    }
+
+    async fn image_digest(&self, image: &str) -> Result<String, CreateError> {
+        Ok(self.image(image).await?.digest.clone())
     }
 
     async fn ended(&self) -> String {

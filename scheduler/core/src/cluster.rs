@@ -12,6 +12,7 @@ use crate::config::{Config, Now};
 use crate::event::{Event, ExpandedGroup, Fence};
 use crate::group::Group;
 use crate::job::{Job, Unrecorded};
+use crate::keyed::Keyed;
 use crate::member::{At, Member, Slot};
 use crate::node::{Node, Phase, SandboxKey};
 use crate::ready::{Class, ReadyKey, ReadyQueue};
@@ -28,6 +29,8 @@ pub struct Cluster {
     pub(crate) backoff: BTreeSet<(BootTime, At)>,
     /// Placed attempts, by when they should have ended.
     pub(crate) overdue: BTreeSet<(BootTime, At)>,
+    /// Results that steps share by their key.
+    pub(crate) keyed: Keyed,
     /// Made while applying; leave with the next plan, after the commit.
     pub(crate) outbox: Vec<Command>,
     pub(crate) fenced: u64,
@@ -43,6 +46,7 @@ impl Cluster {
             ready: ReadyQueue::default(),
             backoff: BTreeSet::new(),
             overdue: BTreeSet::new(),
+            keyed: Keyed::default(),
             outbox: Vec::new(),
             fenced: 0,
             lost: 0,
@@ -65,6 +69,7 @@ impl Cluster {
             Event::NodeDetached { node, incarnation } => {
                 if let Some(node) = self.node_of(&node, incarnation) {
                     node.attached = false;
+                    self.keyed.rouse_digest_waits();
                 }
             }
             Event::Held { node, incarnation, held } => {
@@ -93,11 +98,15 @@ impl Cluster {
             Event::CheckpointTaken { at, attempt, checkpoint } => {
                 self.checkpoint_taken(now, &at, attempt, *checkpoint, &mut records);
             }
+            Event::ImageIdentified { node, incarnation, image, digest } => {
+                self.identified(now, &node, incarnation, &image, digest);
+            }
             Event::GroupsSealed { groups } => self.sealed(&groups, &mut records),
             Event::GroupsUnrecorded { job, problem, last } => {
                 self.unrecorded(job, Unrecorded { problem, last }, &mut records);
             }
         }
+        self.settle_keyed(now, &mut records);
         records
     }
 
@@ -190,6 +199,7 @@ impl Cluster {
         if let Some(group) = job.groups.get_mut(&at.group.index) {
             group.set_state(at.slot, state);
         }
+        self.keyed.touch(at);
     }
 
     /// As [`set_state`](Self::set_state), stored.

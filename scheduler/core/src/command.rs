@@ -37,6 +37,12 @@ pub enum Command {
         to: Target,
         attempt: AttemptId,
     },
+    /// Say what digest this image has there: `ImageIdentified`.
+    Identify {
+        node: NodeId,
+        incarnation: IncarnationId,
+        image: String,
+    },
     /// Write the rows of this closed group under this `seq`.
     Record {
         group: GroupId,

@@ -25,6 +25,7 @@ pub mod explain;
 mod group;
 mod hold;
 mod job;
+mod keyed;
 mod lease;
 mod member;
 pub mod model;

@@ -24,7 +24,12 @@ impl Cluster {
         self.expire(now, &mut plan.records);
         self.end_overdue(now, &mut plan.records);
         self.wake_backoffs(now, &mut plan.records);
-        let placed = self.place(now, &mut plan.records, &mut plan.commands);
+        self.give_up_asking(now);
+        self.hand_over_keys(now, &mut plan.records);
+        self.settle_keyed(now, &mut plan.records);
+        let mut placed = self.place(now, &mut plan.records, &mut plan.commands);
+        // What became ready by an end in this pass has its turn in the next.
+        placed.again |= self.settle_keyed(now, &mut plan.records);
         plan.looked_at = placed.looked_at;
         self.expand(&mut plan.commands);
         let queued = std::mem::take(&mut self.outbox);
@@ -33,6 +38,7 @@ impl Cluster {
             self.backoff.first().map(|(due, _)| *due),
             self.overdue.first().map(|(due, _)| *due),
             self.nodes.values().map(|n| n.deadline).min(),
+            self.keyed.asked.first().map(|(until, ..)| *until),
         ];
         plan.wake_at = if placed.again { Some(now.boot) } else { timers.into_iter().flatten().min() };
         plan

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use rollout::checkpoint::{Checkpoint, CheckpointId};
 use rollout::failure::{Failure, Status};
 use rollout::outcome::{Outcome, Reward};
+use rollout::result_key::ResultName;
 use rollout::state::{GroupClosedAs, JobState, StepState};
 use rollout::{
     AttemptId, FailureCode, Generation, GroupId, IncarnationId, JobId, NodeId, RolloutId, StepIndex,
@@ -71,6 +72,29 @@ pub enum Record {
         attempt: AttemptId,
         ordinal: u32,
         why: String,
+    },
+    /// What this attempt left is found by all steps with this name for their result.
+    ResultStored {
+        name: ResultName,
+        attempt: AttemptId,
+        checkpoint: Arc<Checkpoint>,
+    },
+    /// Nobody finds it any more: it is bad, or there are too many.
+    ResultDropped {
+        name: ResultName,
+        why: String,
+    },
+    /// A step is complete with what is stored under its key.
+    ResultUsed {
+        rollout: RolloutId,
+        step: StepIndex,
+        name: ResultName,
+        checkpoint: Arc<Checkpoint>,
+    },
+    /// Nothing starts from what this step found: it is bad, or replaced.
+    ResultUnused {
+        rollout: RolloutId,
+        step: StepIndex,
     },
     /// A step's state, when no attempt record implies it (`Waiting` after a chain restart,
     /// `Skipped`, `Cancelled`, `Succeeded` and `Failed` when the step is closed for good).

@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 
 use prost::Message;
 use rollout::checkpoint::{Checkpoint, Layer};
+use rollout::result_key::ResultName;
 use rollout::state::{JobState, StepState};
 use rollout::{AttemptId, FailureCode, GroupId, JobId, NodeId, RolloutId, StepIndex, Timestamp};
 use rollout_wire::{to_wire, v1};
@@ -115,6 +116,10 @@ pub(super) struct Writes {
     pub step_books: Sheet,
     pub checkpoints: Sheet,
     pub checkpoints_removed: Sheet,
+    pub results_dropped: Sheet,
+    pub results: Sheet,
+    pub results_unused: Sheet,
+    pub results_used: Sheet,
     pub breaker_ends: Sheet,
     pub refills: Sheet,
     pub rollout_ends: Sheet,
@@ -207,6 +212,9 @@ struct Folding {
     step_books: BTreeMap<(RolloutId, StepIndex), Value>,
     checkpoints: Vec<Value>,
     checkpoints_removed: Vec<Value>,
+    /// None: dropped.
+    results: BTreeMap<ResultName, Option<Value>>,
+    results_used: BTreeMap<(RolloutId, StepIndex), Option<Value>>,
     /// By job, step and place in the ring.
     breaker_ends: BTreeMap<(JobId, StepIndex, u64), Value>,
     refills: Vec<Value>,
@@ -285,6 +293,28 @@ impl Folding {
             Record::CheckpointRemoved { attempt, ordinal, why } => {
                 self.checkpoints_removed.push(with(attempt_key(*attempt), [json!(ordinal), json!(why)]));
             }
+            Record::ResultStored { name, attempt, checkpoint } => {
+                let row = stored_result(name, position, *attempt, checkpoint);
+                self.results.insert(name.clone(), Some(row));
+            }
+            Record::ResultDropped { name, .. } => {
+                self.results.insert(name.clone(), None);
+            }
+            Record::ResultUsed { rollout, step, name, checkpoint } => {
+                let row = with(
+                    rollout_key(*rollout),
+                    [
+                        json!(step.0),
+                        json!(name.key),
+                        json!(checkpoint.id().to_string()),
+                        json!(hex::encode(to_wire::checkpoint(checkpoint).encode_to_vec())),
+                    ],
+                );
+                self.results_used.insert((*rollout, *step), Some(row));
+            }
+            Record::ResultUnused { rollout, step } => {
+                self.results_used.insert((*rollout, *step), None);
+            }
             Record::StepState { rollout, step, state } => {
                 self.step_states.insert((*rollout, *step), *state);
             }
@@ -351,6 +381,18 @@ impl Folding {
         writes.step_books = self.step_books.into_values().collect();
         writes.checkpoints = self.checkpoints.into_iter().collect();
         writes.checkpoints_removed = self.checkpoints_removed.into_iter().collect();
+        for (name, row) in self.results {
+            match row {
+                Some(row) => writes.results.0.push(row),
+                None => writes.results_dropped.0.push(json!([name.project, name.key])),
+            }
+        }
+        for ((rollout, step), row) in self.results_used {
+            match row {
+                Some(row) => writes.results_used.0.push(row),
+                None => writes.results_unused.0.push(with(rollout_key(rollout), [json!(step.0)])),
+            }
+        }
         writes.breaker_ends = self.breaker_ends.into_values().collect();
         writes.generations = self
             .generations
@@ -389,6 +431,21 @@ fn taken(attempt: AttemptId, ordinal: u32, kind: CheckpointKind, checkpoint: &Ch
             json!(kind.as_str()),
         ],
     )
+}
+
+fn stored_result(name: &ResultName, position: u64, made_by: AttemptId, checkpoint: &Checkpoint) -> Value {
+    let sum = |of: fn(&Layer) -> u64| checkpoint.layers.iter().map(of).fold(0, u64::saturating_add);
+    json!([
+        name.project,
+        name.key,
+        position,
+        made_by.to_string(),
+        checkpoint.id().to_string(),
+        checkpoint.image,
+        hex::encode(to_wire::checkpoint(checkpoint).encode_to_vec()),
+        sum(|layer| layer.packed.0),
+        sum(|layer| layer.content.0),
+    ])
 }
 
 fn rollout_end(rollout: RolloutId, end: &RolloutEnd) -> Value {

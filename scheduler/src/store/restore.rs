@@ -5,12 +5,14 @@ use std::sync::Arc;
 
 use futures::TryStreamExt;
 use rollout::plan::JobPlan;
+use rollout::result_key::ResultName;
 use rollout::state::{JobState, StepState};
 use rollout::{AttemptId, FailureCode, Generation, GroupId, NodeId, RolloutId, StepIndex, Timestamp};
 use scheduler_core::event::ExpandedGroup;
 use scheduler_core::record::{BreakerEnd, CheckpointKind, RolloutEnd, StepBooks};
 use scheduler_core::snapshot::{
-    AttemptSnapshot, CheckpointSnapshot, GroupSnapshot, JobSnapshot, NodeSnapshot, RolloutSnapshot,
+    AttemptSnapshot, CheckpointSnapshot, GroupSnapshot, JobSnapshot, NodeSnapshot, ResultSnapshot,
+    RolloutSnapshot,
 };
 use scheduler_core::totals::{Totals, is_success};
 use sqlx::sqlite::SqliteRow;
@@ -123,6 +125,13 @@ impl Reads {
             let snapshot = checkpoint(&row, rollout)?;
             of("checkpoints", group, rollout, &mut |r| r.checkpoints.push(snapshot.clone()))?;
         }
+        for row in self.open(statement!("common/open_results_used"), job).await? {
+            let group = row::group(&row, "results_used", job.job)?;
+            let rollout = row::rollout(&row, "results_used", group)?;
+            let step = StepIndex(row::unsigned(&row, "results_used", "step", &rollout)?);
+            let found = Arc::new(row::checkpoint(&row, "results_used", &rollout)?);
+            of("results_used", group, rollout, &mut |r| r.results.push((step, found.clone())))?;
+        }
         for row in self.open(statement!("common/open_attempts"), job).await? {
             let group = row::group(&row, "attempts", job.job)?;
             let rollout = row::rollout(&row, "attempts", group)?;
@@ -185,6 +194,19 @@ impl Reads {
         rows.map_err(failed("restoring a job"))
     }
 
+    /// What is stored under the keys of results, oldest first: at most
+    /// [`RESULTS_MAX`](scheduler_core::config::RESULTS_MAX).
+    pub async fn result_snapshots(&self) -> Result<Vec<ResultSnapshot>, Error> {
+        let rows = sqlx::query(statement!("common/results")).fetch_all(&self.pool).await;
+        let read = |row: &SqliteRow| {
+            let key = row::text(row, "results", "result_key", &"unknown")?.to_owned();
+            let project = row::text(row, "results", "project", &key)?.to_owned();
+            let checkpoint = Arc::new(row::checkpoint(row, "results", &key)?);
+            Ok(ResultSnapshot { name: ResultName { project, key }, checkpoint })
+        };
+        rows.map_err(failed("reading the stored results"))?.iter().map(read).collect()
+    }
+
     pub async fn node_snapshots(&self) -> Result<Vec<NodeSnapshot>, Error> {
         let rows = self.nodes().await?.into_iter();
         Ok(rows
@@ -226,8 +248,8 @@ fn rollout_end(row: &SqliteRow, rollout: RolloutId) -> Result<Option<RolloutEnd>
 
 fn empty(rollout: RolloutId, end: Option<RolloutEnd>) -> RolloutSnapshot {
     let (steps, attempts, generations) = (Vec::new(), Vec::new(), Vec::new());
-    let (books, checkpoints) = (Vec::new(), Vec::new());
-    RolloutSnapshot { rollout, end, steps, attempts, generations, books, checkpoints }
+    let (books, checkpoints, results) = (Vec::new(), Vec::new(), Vec::new());
+    RolloutSnapshot { rollout, end, steps, attempts, generations, books, checkpoints, results }
 }
 
 fn checkpoint(row: &SqliteRow, rollout: RolloutId) -> Result<CheckpointSnapshot, Error> {
@@ -237,7 +259,7 @@ fn checkpoint(row: &SqliteRow, rollout: RolloutId) -> Result<CheckpointSnapshot,
         attempt,
         ordinal: row::unsigned(row, "checkpoints", "ordinal", &attempt)?,
         kind: row::word("checkpoints", "kind", &attempt, kind, &CHECKPOINT_KINDS, CheckpointKind::as_str)?,
-        checkpoint: Arc::new(row::checkpoint(row, &attempt)?),
+        checkpoint: Arc::new(row::checkpoint(row, "checkpoints", &attempt)?),
     })
 }
 

@@ -192,7 +192,7 @@ async fn write(
         Each,
     }
     use Rows::{Any, Each};
-    let statements: [(&'static str, &'static str, &Sheet, Rows); 25] = [
+    let statements: [(&'static str, &'static str, &Sheet, Rows); 29] = [
         ("storing jobs", statement!("sqlite/insert_jobs"), &writes.new_jobs, Each),
         ("storing client files", statement!("sqlite/insert_files"), &writes.files, Each),
         ("admitting groups", statement!("sqlite/insert_groups"), &writes.groups, Each),
@@ -206,6 +206,10 @@ async fn write(
         ("storing what steps wait for", statement!("sqlite/set_step_books"), &writes.step_books, Each),
         ("storing checkpoints", statement!("sqlite/insert_checkpoints"), &writes.checkpoints, Each),
         ("removing checkpoints", statement!("sqlite/remove_checkpoints"), &writes.checkpoints_removed, Each),
+        ("dropping results", statement!("sqlite/drop_results"), &writes.results_dropped, Any),
+        ("storing results", statement!("sqlite/store_results"), &writes.results, Each),
+        ("letting go of results", statement!("sqlite/unuse_results"), &writes.results_unused, Any),
+        ("using results", statement!("sqlite/use_results"), &writes.results_used, Each),
         ("counting ends of steps", statement!("sqlite/count_breaker_ends"), &writes.breaker_ends, Each),
         ("beginning refills", statement!("sqlite/insert_refills"), &writes.refills, Each),
         ("superseding rollouts", statement!("sqlite/supersede_rollouts"), &writes.refills, Each),

@@ -9,12 +9,14 @@ use rollout::failure::Failure;
 use rollout::outcome::{Captured, Outcome, Reward, Times, Usage};
 use rollout::plan::{JobPlan, StepKind};
 use rollout::quantity::Request;
+use rollout::result_key::ResultKey;
 use rollout::{
-    AttemptId, BootTime, Bytes, FailureCode, GroupId, IncarnationId, JobId, MilliCpu, NodeId, Timestamp,
+    AttemptId, BootTime, Bytes, FailureCode, GroupId, IncarnationId, JobId, MilliCpu, NodeId, StepIndex,
+    Timestamp,
 };
 use scheduler::store::{self, Batch, NewJob, Reads, Writer};
 use scheduler_core::command::Target;
-use scheduler_core::event::{Capacity, ExpandedGroup, Fence, Measured, RefusalClass};
+use scheduler_core::event::{Capacity, ExpandedGroup, Fence, Measured, RefusalClass, StepKeys};
 use scheduler_core::model::{Patience, Stored};
 use scheduler_core::{Cluster, Command, Config, Event, Now, Record, Snapshot};
 
@@ -26,7 +28,7 @@ tasks: {from: {inline: [{n: "1"}]}}
 group: {size: 2, over_sample: 1}
 defaults: {image: host, timeout: 30s, retry: {limit: 2, backoff: 1s, max_backoff: 2s}}
 steps:
-  - {name: fork, per: group, run: "true"}
+  - {name: fork, per: group, run: "true", checkpoint: {key: "${image.digest}/${step.hash}"}}
   - {name: setup, needs: [fork], run: "true"}
   - {name: agent, needs: [setup], from: setup, agent: {command: [solve, "${row.n}"], resume: true},
      checkpoint: {every: 1m, keep: 2}, outputs: [{name: out, path: out}]}
@@ -50,6 +52,8 @@ struct World {
     to_seal: BTreeSet<GroupId>,
     expansions: Vec<(JobId, u32, u32)>,
     incarnations: BTreeMap<NodeId, IncarnationId>,
+    /// Answers on their way.
+    identify: Vec<Event>,
 }
 
 impl World {
@@ -76,6 +80,10 @@ impl World {
                 Command::Expand { job, first, count } => self.expansions.push((job, first, count)),
                 Command::Start { to, attempt, .. } => drop(self.live.insert(attempt, to)),
                 Command::Record { group, .. } => drop(self.to_seal.insert(group)),
+                Command::Identify { node, incarnation, image } => {
+                    let digest = Some("host:0".to_owned());
+                    self.identify.push(Event::ImageIdentified { node, incarnation, image, digest });
+                }
                 _ => {}
             }
         }
@@ -113,6 +121,7 @@ impl World {
             created_at,
             files: Vec::new(),
         };
+        self.stored.keys.insert(job, keys());
         self.stored.submit(job, plan.clone(), groups_total, created_at);
         self.plans.insert(job, plan.clone());
         let batch = Batch { new_jobs: vec![new_job], ..Batch::default() };
@@ -120,10 +129,15 @@ impl World {
     }
 
     async fn snapshot(&self) -> Snapshot {
-        let mut snapshot = Snapshot { jobs: Vec::new(), nodes: self.reads.node_snapshots().await.unwrap() };
+        let mut snapshot = Snapshot {
+            results: self.reads.result_snapshots().await.unwrap(),
+            jobs: Vec::new(),
+            nodes: self.reads.node_snapshots().await.unwrap(),
+        };
         for row in self.reads.unfinished_jobs().await.unwrap() {
             let plan = self.plans[&row.job].clone();
-            let expand = |_| Ok(ExpandedGroup { resources: None, spans: None, broken: None });
+            let keys = keys();
+            let expand = |_| Ok(ExpandedGroup { keys: keys.clone(), ..Default::default() });
             snapshot.jobs.push(self.reads.job_snapshot(&row, plan, expand).await.unwrap());
         }
         snapshot
@@ -191,6 +205,7 @@ impl World {
                     held: Vec::new(),
                 }
             }
+            2 | 3 if !self.identify.is_empty() => self.identify.remove(0),
             2..6 => match self.incarnations.get(&node) {
                 Some(&incarnation) => Event::Heartbeat { node, incarnation, measured: Measured::default() },
                 None => return,
@@ -212,7 +227,7 @@ impl World {
             },
             8 | 9 => match self.expansions.pop() {
                 Some((job, first, count)) => {
-                    let group = ExpandedGroup { resources: None, spans: None, broken: None };
+                    let group = ExpandedGroup { keys: keys(), ..Default::default() };
                     Event::GroupsExpanded { job, first, groups: vec![group; count as usize] }
                 }
                 None => return,
@@ -251,6 +266,13 @@ impl World {
     }
 }
 
+/// Of the first step, whatever the row.
+fn keys() -> Vec<StepKeys> {
+    let parts = vec![String::new(), "/1".to_owned()];
+    let key = ResultKey { project: "p".to_owned(), image: "host".to_owned(), parts };
+    vec![StepKeys { step: StepIndex(0), keys: vec![Arc::new(key)] }]
+}
+
 /// How many rollouts ended, attempts were made and checkpoints are left.
 async fn run(seed: u64) -> (usize, usize, usize) {
     let dir = tempfile::tempdir().unwrap();
@@ -268,6 +290,7 @@ async fn run(seed: u64) -> (usize, usize, usize) {
         to_seal: BTreeSet::new(),
         expansions: Vec::new(),
         incarnations: BTreeMap::new(),
+        identify: Vec::new(),
     };
     for bits in 1..=3 {
         let groups = 1 + u32::try_from(world.below(5)).unwrap();

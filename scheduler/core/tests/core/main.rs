@@ -5,6 +5,7 @@
 
 mod builders;
 mod held;
+mod keyed;
 mod overdue;
 mod passes;
 mod random;

@@ -81,9 +81,9 @@ fn reporter(event: &Event) -> Option<&NodeId> {
     }
 }
 
-const JOBS: u64 = 5;
+const JOBS: u64 = 8;
 
-fn plans() -> [JobPlan; 5] {
+fn plans() -> [JobPlan; 8] {
     let only = plan(1, vec![step("only", StepKind::Run, &[])]);
     let mut forked = forked(3);
     forked.steps[1].checkpoint = CheckpointPlan { every: Some(Millis(1)), ..CheckpointPlan::default() };
@@ -94,7 +94,9 @@ fn plans() -> [JobPlan; 5] {
     saved.group.on_incomplete = OnIncomplete::Refill;
     saved.steps[1].checkpoint.every = Some(Millis(1));
     saved.steps[1].checkpoint.keep = Keep::Newest(2);
-    [graded(3), chained(2), only, forked, saved]
+    let mut keyed_refilled = keyed(2);
+    keyed_refilled.group.on_incomplete = OnIncomplete::Refill;
+    [graded(3), chained(2), only, forked, saved, keyed_refilled, keyed(2), keyed_member(2)]
 }
 
 struct World {
@@ -251,6 +253,12 @@ impl World {
                 Command::Record { group, .. } => {
                     self.to_seal.insert(group);
                 }
+                Command::Identify { node, incarnation, image } => {
+                    if self.reach(&node, incarnation).is_some() {
+                        let digest = Some("host:0".to_owned());
+                        self.mail.push(Event::ImageIdentified { node, incarnation, image, digest });
+                    }
+                }
                 Command::Disconnect { node, incarnation, .. } => {
                     // The stream is closed; the executor kills what it holds and starts anew.
                     if self.reach(&node, incarnation).is_some() {
@@ -277,13 +285,23 @@ impl World {
             assert!(!(ended_well && saved(earlier)), "{attempt} runs though {earlier} has finished");
         }
         let step = self.plans[&attempt.rollout.group.job].step(attempt.step);
+        if let Some(key) = &step.checkpoint.key {
+            assert!(stored.results.is_empty(), "{attempt} runs though its result is stored");
+            let same = |other: &AttemptId| {
+                self.plans[&other.rollout.group.job].step(other.step).checkpoint.key.as_ref() == Some(key)
+            };
+            let others = stored.attempts.values().filter(|a| a.outcome.is_none() && a.attempt != attempt);
+            let other = others.map(|a| a.attempt).find(same);
+            assert_eq!(other, None, "{attempt} runs beside one with its key");
+        }
         assert_eq!(step.per == Per::Group, attempt.rollout.is_shared());
         let from_another = step.origin.step().is_some();
         assert!(from.is_none() || matches!(step.origin, Origin::Live(_)));
         assert!(!from_another || from.is_some() != base.is_some(), "{attempt}: {from:?} {base:?}");
         if let Some(base) = base {
-            let known = stored.checkpoints.values().any(|c| c.checkpoint.id() == base);
-            assert!(known, "{attempt} starts from a checkpoint that is gone");
+            let left = stored.checkpoints.values().any(|c| c.checkpoint.id() == base);
+            let found = stored.found.values().any(|checkpoint| checkpoint.id() == base);
+            assert!(left || found, "{attempt} starts from a checkpoint that is gone");
         }
     }
 

@@ -172,7 +172,7 @@ fn a_refill_keeps_the_place_of_what_it_replaces() {
     yard.end(&agents[0], Some(FailureCode::NodeLost), None);
     assert_eq!(yard.cluster.counts(JOB).unwrap().rollouts_admitted, 4, "its place is taken");
     let explained = yard.cluster.explain(yard.now, ExplainTarget::Job(JOB)).unwrap().lines.join("\n");
-    assert!(explained.contains("3 rollouts are alive and 1 places are kept for refills"), "{explained}");
+    assert!(explained.contains("3 rollouts are alive and 1 place is kept for refills"), "{explained}");
     win(&mut yard, &agents[1]);
     yard.later(Millis(1_000));
     let again = yard.starts().remove(0);
@@ -260,7 +260,7 @@ fn a_row_that_cannot_be_run_is_not_refilled() {
     yard.cluster.apply(yard.now, Event::JobSubmitted { job, plan, groups_total: 1, created_at });
     let _ = yard.cluster.plan(yard.now);
     let failure = rollout::failure::Failure::new(FailureCode::StorageFailed, "the row cannot be read");
-    let group = scheduler_core::event::ExpandedGroup { resources: None, spans: None, broken: Some(failure) };
+    let group = scheduler_core::event::ExpandedGroup { broken: Some(failure), ..Default::default() };
     yard.event(Event::GroupsExpanded { job, first: 0, groups: vec![group] });
     assert_eq!((refills(&yard), closed(&yard)), (vec![], Some((GroupClosedAs::Dropped, 0))));
 }
