@@ -13,6 +13,8 @@ pub struct GroupRecord {
     pub group: GroupId,
     /// One number per group, strictly increasing within the job, given when the group closes.
     pub seq: i64,
+    /// The seq it closed under before, if it was open again since: all its rows are here anew.
+    pub replaces: Option<i64>,
     pub task_id: String,
     pub split: Split,
     pub epoch: u32,

@@ -12,6 +12,7 @@ use rollout::resolve::{self, Lookup, ResolveError};
 use rollout::result_key::ResultKey;
 use rollout::{AttemptId, FailureCode, GroupId, JobId, Millis, RolloutId, StepIndex};
 use scheduler_core::event::{ExpandedGroup, StepKeys};
+use scheduler_core::snapshot::GroupSnapshot;
 use sha2::{Digest, Sha256};
 
 use crate::error::Error;
@@ -257,6 +258,27 @@ impl Jobs {
                 return (0..count).map(|_| group.clone()).collect();
             }
             tracing::warn!(%job, first, count, problem, "cannot read task rows; trying again");
+            tokio::time::sleep(backoff).await;
+            backoff = (backoff * 2).min(READ_BACKOFF_MAX);
+        }
+    }
+
+    /// A sealed group as the core takes it back; none if it cannot be read. What cannot be read now is
+    /// read again until it can.
+    pub(crate) async fn sealed_group(&self, group: GroupId) -> Option<GroupSnapshot> {
+        let mut backoff = READ_BACKOFF_FIRST;
+        loop {
+            let expanded = self.expand(group.job, group.index, 1).await.into_iter().next()?;
+            let error = match self.0.reads.sealed_group(group, expanded).await {
+                Ok(stored) => return stored,
+                Err(error) => error,
+            };
+            let problem = crate::health::chain(&error);
+            if error.is_permanent() {
+                tracing::warn!(%group, problem, "a sealed group cannot be opened again");
+                return None;
+            }
+            tracing::warn!(%group, problem, "cannot read a sealed group; trying again");
             tokio::time::sleep(backoff).await;
             backoff = (backoff * 2).min(READ_BACKOFF_MAX);
         }

@@ -22,6 +22,7 @@ mod listener;
 mod lock;
 mod reader;
 mod recorder;
+mod retry;
 mod route;
 mod rows;
 mod service;

@@ -188,7 +188,7 @@ async fn restore(jobs: &Jobs, deadlines: &mut Deadlines, now: Now) -> Result<Sna
     };
     for row in jobs.reads().unfinished_jobs().await? {
         let facts = jobs.of(&row).await?;
-        deadlines.add(row.job, facts.plan.timeout, row.created_at, now);
+        deadlines.add(row.job, facts.plan.timeout, row.retried_at.unwrap_or(row.created_at), now);
         let plan = facts.plan.clone();
         // A row that cannot be read now stops the start, which can be tried again; to call its
         // group broken would throw away what its rollouts have done.

@@ -12,6 +12,7 @@ mod groups;
 mod open;
 mod read;
 mod restore;
+mod retries;
 mod row;
 mod writer;
 

@@ -175,6 +175,7 @@ pub fn group(seq: i64, blobs: &mut Blobs) -> GroupRecord {
     let dropped = seq % 3 == 0;
     let members = if dropped { vec![gone, never] } else { vec![won, timed_out, gone, never] };
     GroupRecord {
+        replaces: None,
         group,
         seq,
         task_id: format!("row-{index}"),

@@ -112,6 +112,8 @@ pub enum Command {
     Artifact(Artifact),
     /// Cancel a job
     Cancel(Cancel),
+    /// Run failed rollouts again
+    Retry(Retry),
     /// Copy sealed tables into files that other programs read
     Export(Export),
     /// List the nodes of the yard
@@ -331,6 +333,21 @@ pub struct Cancel {
     /// Kept with the job
     #[arg(long, default_value = "cancelled by the user")]
     pub reason: String,
+}
+
+#[derive(Debug, Args)]
+pub struct Retry {
+    /// A job, a group (JOB-gN) or a rollout (JOB-gN-sN)
+    pub target: String,
+    /// Also what failed for the task or the grader; a job that its breaker holds goes on
+    #[arg(long)]
+    pub all_failed: bool,
+    /// Also what was cancelled; a job that was cancelled goes on
+    #[arg(long)]
+    pub cancelled: bool,
+    /// The same key gives the same answer; the default is a new one
+    #[arg(long, value_name = "KEY")]
+    pub idempotency_key: Option<String>,
 }
 
 #[derive(Debug, Args)]

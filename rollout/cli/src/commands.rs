@@ -135,6 +135,7 @@ pub async fn dispatch(cli: Cli, context: &Context) -> Result<ExitStatus, Error> 
         Command::Logs(args) => logs::logs(context, &args).await,
         Command::Artifact(args) => artifact::artifact(context, &args).await,
         Command::Cancel(args) => jobs::cancel(context, &args).await,
+        Command::Retry(args) => jobs::retry(context, &args).await,
         Command::Export(args) => export::export(context, &args).await,
         Command::Nodes => jobs::nodes(context).await,
         Command::Doctor => services::doctor(context),

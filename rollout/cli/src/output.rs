@@ -14,7 +14,7 @@ use crate::args::OutputFormat;
 use crate::commands::matrix::CellJob;
 use crate::spec::{DryRun, Finding};
 use crate::summary::Summary;
-use crate::view::{Explanation, Exported, Job, Node, Rollout, RolloutSteps, Submitted};
+use crate::view::{Explanation, Exported, Job, Node, Retried, Rollout, RolloutSteps, Submitted};
 
 /// Renders what a command found. The text ends with a line end, or is empty.
 pub trait Output: std::fmt::Debug + Send + Sync {
@@ -23,6 +23,7 @@ pub trait Output: std::fmt::Debug + Send + Sync {
     fn rollouts(&self, rollouts: &[Rollout]) -> String;
     fn steps(&self, steps: &RolloutSteps) -> String;
     fn nodes(&self, nodes: &[Node]) -> String;
+    fn retried(&self, retried: &Retried) -> String;
     fn exported(&self, exported: &[Exported]) -> String;
     fn explanation(&self, explanation: &Explanation) -> String;
     fn submitted(&self, submitted: &Submitted) -> String;

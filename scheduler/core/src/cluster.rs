@@ -101,6 +101,12 @@ impl Cluster {
             Event::ImageIdentified { node, incarnation, image, digest } => {
                 self.identified(now, &node, incarnation, &image, digest);
             }
+            Event::RetryAsked { job, reopened, rollouts, lift } => {
+                self.retry(now, job, reopened.map(|job| *job), &rollouts, lift, &mut records);
+            }
+            Event::GroupReopened { group, stored } => {
+                self.reopened(now, group, stored.map(|group| *group), &mut records);
+            }
             Event::GroupsSealed { groups } => self.sealed(&groups, &mut records),
             Event::GroupsUnrecorded { job, problem, last } => {
                 self.unrecorded(job, Unrecorded { problem, last }, &mut records);
@@ -279,6 +285,8 @@ impl Cluster {
         records.push(job.record());
         job.owed = 0;
         job.groups.values_mut().for_each(|group| group.owed = 0);
+        self.settle_all_retries(id, records);
+        let Some(job) = self.jobs.get(&id) else { return };
         let groups: Vec<GroupId> = job.groups.keys().map(|&index| GroupId { job: id, index }).collect();
         for group in groups {
             self.stop_group(now, group, code, reason, records);
@@ -359,7 +367,8 @@ impl Cluster {
     pub(crate) fn finish_if_done(&mut self, id: JobId, records: &mut Vec<Record>) {
         let Some(job) = self.jobs.get_mut(&id) else { return };
         let all_admitted = job.next_group == job.groups_total || job.cancel.is_some();
-        if job.state.is_final() || !all_admitted || job.expanding.is_some() {
+        let asked = !job.retries.is_empty() || !job.reopening.is_empty();
+        if job.state.is_final() || !all_admitted || job.expanding.is_some() || asked {
             return;
         }
         if !job.groups.is_empty() {

@@ -43,6 +43,10 @@ pub enum Command {
         incarnation: IncarnationId,
         image: String,
     },
+    /// Read this sealed group and answer with `GroupReopened`.
+    Reopen {
+        group: GroupId,
+    },
     /// Write the rows of this closed group under this `seq`.
     Record {
         group: GroupId,

@@ -60,6 +60,8 @@ pub const IMAGES_KNOWN_MAX: usize = 4_096;
 pub const IMAGE_ANSWER_MAX: Millis = Millis(60_000);
 /// How long its answer is believed: a tree under `dir:` may be replaced.
 pub const IMAGE_FRESH: Millis = Millis(10_000);
+/// Rollouts of one job that wait to be run again.
+pub const RETRY_MEMBERS_MAX: usize = 65_536;
 /// Ends of a step that the breaker looks back on.
 pub const BREAKER_WINDOW: usize = 32;
 /// The longest example message kept per kind of failure, in bytes.

@@ -9,8 +9,10 @@ use rollout::quantity::Request;
 use rollout::result_key::ResultKey;
 use rollout::{
     AttemptId, Bytes, FailureCode, Generation, GroupId, IncarnationId, JobId, Millis, NodeId, Resources,
-    StepIndex, Timestamp,
+    RolloutId, StepIndex, Timestamp,
 };
+
+use crate::snapshot::{GroupSnapshot, JobSnapshot};
 
 /// Something that happened. Late, duplicate and stale events are normal: they have a name
 /// (`Record::Fenced`), are counted, and change nothing.
@@ -94,6 +96,19 @@ pub enum Event {
         incarnation: IncarnationId,
         image: String,
         digest: Option<String>,
+    },
+    /// Somebody wants these rollouts run again. `reopened` is their job as it is stored, if it had
+    /// ended; `lift` ends a hold by the breaker.
+    RetryAsked {
+        job: JobId,
+        reopened: Option<Box<JobSnapshot>>,
+        rollouts: Vec<RolloutId>,
+        lift: bool,
+    },
+    /// Answer to [`Command::Reopen`](crate::Command::Reopen); none if the group cannot be read.
+    GroupReopened {
+        group: GroupId,
+        stored: Option<Box<GroupSnapshot>>,
     },
     /// The recorder sealed the rows of these groups.
     GroupsSealed {

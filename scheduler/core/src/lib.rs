@@ -38,6 +38,7 @@ mod reconcile;
 pub mod record;
 mod refill;
 mod restore;
+pub mod retry;
 mod settle;
 pub mod snapshot;
 pub mod totals;

@@ -45,6 +45,7 @@ pub struct Stored {
     /// Every end ever recorded: more than one entry for a rollout is a bug.
     pub ends: BTreeMap<RolloutId, Vec<RolloutEnd>>,
     pub refilled: BTreeSet<RolloutId>,
+    pub retries: BTreeSet<RolloutId>,
     nodes: BTreeMap<NodeId, NodeSnapshot>,
     pub fenced: u64,
 }
@@ -170,6 +171,19 @@ impl Stored {
                 assert!(self.ends.contains_key(&before), "{before} is replaced and has not ended");
                 assert!(self.refilled.insert(rollout), "{rollout} begins twice");
             }
+            Record::RetryAsked { rollout } => {
+                assert!(self.retries.insert(rollout), "{rollout} is asked for twice");
+            }
+            Record::RetrySettled { rollout } => {
+                assert!(self.retries.remove(&rollout), "{rollout} is not asked for");
+            }
+            Record::GroupReopened { group } => {
+                let old = self.groups.insert(group, None);
+                assert!(old.is_none(), "group {group} is not sealed");
+                if let Some(sealed) = self.sealed.get_mut(&group.job) {
+                    *sealed -= 1;
+                }
+            }
             Record::RolloutEnded { rollout, end } => self.ends.entry(rollout).or_default().push(end),
             Record::GroupClosed { group, seq, closed_as, .. } => {
                 self.groups.insert(group, Some((seq, closed_as)));
@@ -186,8 +200,26 @@ impl Stored {
 
     pub fn snapshot(&self) -> Snapshot {
         let jobs = self.jobs.iter().filter(|(_, job)| !job.state.is_final());
-        let jobs = jobs.map(|(&id, job)| JobSnapshot {
+        let jobs = jobs.filter_map(|(&id, _)| self.job_snapshot(id));
+        let jobs: Vec<_> = jobs.collect();
+        let mut results: Vec<_> = self.results.iter().map(|(name, stored)| (stored, name)).collect();
+        results.sort_by_key(|((order, _), _)| *order);
+        let results = results.into_iter().map(|((_, checkpoint), name)| ResultSnapshot {
+            name: name.clone(),
+            checkpoint: checkpoint.clone(),
+        });
+        let nodes = self.nodes.values().cloned().collect();
+        Snapshot { results: results.collect(), jobs, nodes }
+    }
+
+    /// One job, ended or not.
+    pub fn job_snapshot(&self, id: JobId) -> Option<JobSnapshot> {
+        let job = self.jobs.get(&id)?;
+        let range = RolloutId { group: GroupId { job: id, index: 0 }, sample: 0, refill: 0 };
+        let asked = self.retries.range(range..).take_while(|rollout| rollout.group.job == id);
+        Some(JobSnapshot {
             job: id,
+            retries: asked.copied().collect(),
             plan: job.plan.clone(),
             state: job.state,
             reason: job.reason.clone(),
@@ -202,33 +234,39 @@ impl Stored {
             groups_sealed: self.sealed.get(&id).copied().unwrap_or(0),
             breaker_ends: self.breaker_ends_of(id),
             totals: self.totals_of(id, job),
-        });
-        let mut results: Vec<_> = self.results.iter().map(|(name, stored)| (stored, name)).collect();
-        results.sort_by_key(|((order, _), _)| *order);
-        let results = results.into_iter().map(|((_, checkpoint), name)| ResultSnapshot {
-            name: name.clone(),
-            checkpoint: checkpoint.clone(),
-        });
-        let nodes = self.nodes.values().cloned().collect();
-        Snapshot { results: results.collect(), jobs: jobs.collect(), nodes }
+        })
     }
 
     fn groups_of(&self, id: JobId, job: &StoredJob) -> Vec<GroupSnapshot> {
         let range = GroupId { job: id, index: 0 }..=GroupId { job: id, index: u32::MAX };
-        let group = |(group, closed): (&GroupId, &Option<(i64, GroupClosedAs)>)| GroupSnapshot {
+        self.groups.range(range).map(|(group, closed)| self.snapshot_of(*group, job, *closed)).collect()
+    }
+
+    /// One that is sealed, as it was when it closed.
+    pub fn sealed_group(&self, group: GroupId) -> Option<GroupSnapshot> {
+        let job = self.jobs.get(&group.job).filter(|_| !self.groups.contains_key(&group))?;
+        Some(self.snapshot_of(group, job, None))
+    }
+
+    fn snapshot_of(
+        &self,
+        group: GroupId,
+        job: &StoredJob,
+        closed: Option<(i64, GroupClosedAs)>,
+    ) -> GroupSnapshot {
+        GroupSnapshot {
             index: group.index,
             expanded: ExpandedGroup {
-                keys: self.keys.get(&id).cloned().unwrap_or_default(),
+                keys: self.keys.get(&group.job).cloned().unwrap_or_default(),
                 ..Default::default()
             },
-            closed: *closed,
+            closed,
             rollouts: self
-                .rollouts_of(*group, job)
-                .chain([RolloutId::shared(*group)])
+                .rollouts_of(group, job)
+                .chain([RolloutId::shared(group)])
                 .map(|rollout| self.rollout_of(rollout))
                 .collect(),
-        };
-        self.groups.range(range).map(group).collect()
+        }
     }
 
     /// Every rollout of a group there was, in order.

@@ -118,6 +118,18 @@ pub enum Record {
     RolloutRefilled {
         rollout: RolloutId,
     },
+    /// It is to be run again, as soon as there is room.
+    RetryAsked {
+        rollout: RolloutId,
+    },
+    /// It is not asked for any more: another took its place, or nothing is to be done.
+    RetrySettled {
+        rollout: RolloutId,
+    },
+    /// A sealed group is open again; it will close under another seq.
+    GroupReopened {
+        group: GroupId,
+    },
     RolloutEnded {
         rollout: RolloutId,
         end: RolloutEnd,

@@ -55,7 +55,7 @@ impl Cluster {
         (cluster, records)
     }
 
-    fn restore_job(&mut self, now: Now, stored: JobSnapshot, records: &mut Vec<Record>) {
+    pub(crate) fn restore_job(&mut self, now: Now, stored: JobSnapshot, records: &mut Vec<Record>) {
         let mut job = Job::new(stored.job, stored.plan, stored.groups_total, stored.created_at);
         job.state = stored.state;
         job.next_group = stored.next_group;
@@ -64,6 +64,9 @@ impl Cluster {
         job.totals = stored.totals;
         for end in stored.breaker_ends {
             job.breakers.entry(end.step).or_default().push(end);
+        }
+        for rollout in stored.retries {
+            job.retries.entry(rollout.group.index).or_default().insert(Member::of(rollout));
         }
         job.hold = stored.hold;
         if matches!(stored.state, JobState::Cancelling | JobState::Cancelled) {
@@ -102,7 +105,7 @@ impl Cluster {
         self.finish_if_done(id, records);
     }
 
-    fn restore_group(&mut self, now: Now, id: JobId, stored: GroupSnapshot) {
+    pub(crate) fn restore_group(&mut self, now: Now, id: JobId, stored: GroupSnapshot) {
         let Some(job) = self.jobs.get_mut(&id) else { return };
         let group_id = job.group_id(stored.index);
         let mut group = Group::new(stored.expanded, job.started(), job.plan.steps.len());

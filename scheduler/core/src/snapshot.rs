@@ -51,6 +51,8 @@ pub struct JobSnapshot {
     /// Groups admitted and not sealed; sealed ones are only counted.
     pub groups: Vec<GroupSnapshot>,
     pub groups_sealed: u32,
+    /// Rollouts that wait to be run again.
+    pub retries: Vec<RolloutId>,
     /// The last final ends of each step, oldest first.
     pub breaker_ends: Vec<BreakerEnd>,
     /// Sums over every ended rollout and closed group, sealed ones included.

@@ -113,13 +113,17 @@ fn panicked(error: &tokio::task::JoinError) -> ApiError {
     ApiError::new(ApiCode::StoreFailed, error.to_string())
 }
 
-fn bounds(request: &v1::SubmitRequest) -> Result<(), ApiError> {
-    let key = &request.idempotency_key;
+pub(super) fn check_key(key: &str) -> Result<(), ApiError> {
     let key_byte = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-';
     if key.is_empty() || key.len() > KEY_BYTES_MAX || !key.bytes().all(key_byte) {
         let problem = format!("expected 1 to {KEY_BYTES_MAX} of a-z 0-9 -");
         return Err(ApiError::bad_request("idempotency_key", problem));
     }
+    Ok(())
+}
+
+fn bounds(request: &v1::SubmitRequest) -> Result<(), ApiError> {
+    check_key(&request.idempotency_key)?;
     for (field, bytes, bytes_max) in [
         ("document", request.document.len(), DOCUMENT_BYTES_MAX),
         ("source_name", request.source_name.len(), PATH_BYTES_MAX),

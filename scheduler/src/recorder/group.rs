@@ -34,6 +34,7 @@ pub(super) fn record(
     Ok(GroupRecord {
         group: closed.group,
         seq: closed.seq,
+        replaces: closed.replaces,
         task_id: facts.task_id_of(&row, index),
         split: plan.tasks.split,
         epoch: facts.epoch(index),

@@ -65,6 +65,10 @@ pub struct Batch {
     pub shards: Vec<ShardRow>,
     /// Of the jobs that end in this batch.
     pub sums: Vec<(JobId, v1::Job)>,
+    /// Answered requests to run rollouts again: key, hash and answer.
+    pub retry_requests: Vec<(String, String, v1::RetryReply)>,
+    /// Jobs that had ended and run again.
+    pub retried_jobs: Vec<JobId>,
     /// Executor versions of the nodes in this batch, where known.
     pub versions: BTreeMap<NodeId, String>,
 }
@@ -75,6 +79,8 @@ impl Batch {
             && self.sealed.is_empty()
             && self.shards.is_empty()
             && self.records.is_empty()
+            && self.retry_requests.is_empty()
+            && self.retried_jobs.is_empty()
     }
 }
 
@@ -120,6 +126,11 @@ pub(super) struct Writes {
     pub results: Sheet,
     pub results_unused: Sheet,
     pub results_used: Sheet,
+    pub retries_asked: Sheet,
+    pub retries_settled: Sheet,
+    pub retry_requests: Sheet,
+    pub retried_jobs: Sheet,
+    pub reopened: Sheet,
     pub breaker_ends: Sheet,
     pub refills: Sheet,
     pub rollout_ends: Sheet,
@@ -175,6 +186,11 @@ impl Writes {
         writes.shards = batch.shards.iter().map(shard).collect();
         let sums =
             |(job, sums): &(JobId, v1::Job)| json!([job.to_string(), hex::encode(sums.encode_to_vec())]);
+        let request = |(key, hash, reply): &(String, String, v1::RetryReply)| {
+            json!([key, hash, hex::encode(reply.encode_to_vec())])
+        };
+        writes.retry_requests = batch.retry_requests.iter().map(request).collect();
+        writes.retried_jobs = batch.retried_jobs.iter().map(|job| json!([job.to_string()])).collect();
         writes.job_sums = batch.sums.iter().map(sums).collect();
         writes
     }
@@ -205,6 +221,13 @@ fn shard(row: &ShardRow) -> Value {
     json!([row.job.to_string(), row.table_name, row.shard, row.rows, row.seq_min, row.seq_max, row.sha256])
 }
 
+/// What a batch says of a rollout to run again, and the last word.
+#[derive(Default)]
+struct Asked {
+    asked: bool,
+    settled: bool,
+}
+
 #[derive(Default)]
 struct Folding {
     attempts: BTreeMap<AttemptId, AttemptWrite>,
@@ -215,6 +238,8 @@ struct Folding {
     /// None: dropped.
     results: BTreeMap<ResultName, Option<Value>>,
     results_used: BTreeMap<(RolloutId, StepIndex), Option<Value>>,
+    retries: BTreeMap<RolloutId, Asked>,
+    reopened: Vec<Value>,
     /// By job, step and place in the ring.
     breaker_ends: BTreeMap<(JobId, StepIndex, u64), Value>,
     refills: Vec<Value>,
@@ -341,6 +366,15 @@ impl Folding {
             Record::RolloutRefilled { rollout } => {
                 self.refills.push(Value::Array(rollout_key(*rollout)));
             }
+            Record::RetryAsked { rollout } => {
+                self.retries.insert(*rollout, Asked { asked: true, settled: false });
+            }
+            Record::RetrySettled { rollout } => {
+                self.retries.entry(*rollout).or_default().settled = true;
+            }
+            Record::GroupReopened { group } => {
+                self.reopened.push(json!([group.job.to_string(), group.index]));
+            }
             Record::RolloutEnded { rollout, end } => {
                 self.rollout_ends.insert(*rollout, rollout_end(*rollout, end));
             }
@@ -393,6 +427,12 @@ impl Folding {
                 None => writes.results_unused.0.push(with(rollout_key(rollout), [json!(step.0)])),
             }
         }
+        for (rollout, word) in self.retries {
+            let key = || Value::Array(rollout_key(rollout));
+            writes.retries_asked.0.extend(word.asked.then(key));
+            writes.retries_settled.0.extend(word.settled.then(key));
+        }
+        writes.reopened = self.reopened.into_iter().collect();
         writes.breaker_ends = self.breaker_ends.into_values().collect();
         writes.generations = self
             .generations

@@ -21,6 +21,8 @@ pub struct ClosedGroup {
     pub closed_as: GroupClosedAs,
     pub valid: u32,
     pub admitted_at: Timestamp,
+    /// The seq it had closed under before, if it was open again since.
+    pub replaces: Option<i64>,
 }
 
 /// What the recorder needs of one group.
@@ -98,6 +100,7 @@ impl Reads {
                 closed_as,
                 valid: row::unsigned(row, "groups", "closed_valid", &group)?,
                 admitted_at: Timestamp(row::signed(row, "groups", "admitted_at", &group)?),
+                replaces: row::optional_signed(row, "groups", "replaces_seq", &group)?,
             })
         };
         rows.iter().map(read).collect()

@@ -145,7 +145,7 @@ async fn a_rollout_that_is_not_admitted_yet_points_to_what_it_waits_for() {
     let mut client = yard.client().await;
     let mut request = hello(&yard, "a");
     request.document =
-        request.document.replace("group: {size: 4}", "admission: {max_running: 4}\ngroup: {size: 4}");
+        request.document.replace("group: {size: 4", "admission: {max_running: 4}\ngroup: {size: 4");
     let id = client.submit(request).await.unwrap().into_inner().job.unwrap().id;
     let rollout = format!("{id}-g1-s0");
     let steps = client.list_steps(v1::ListStepsRequest { rollout: rollout.clone() }).await.unwrap_err();

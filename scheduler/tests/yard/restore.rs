@@ -10,14 +10,16 @@ use rollout::outcome::{Captured, Outcome, Reward, Times, Usage};
 use rollout::plan::{JobPlan, StepKind};
 use rollout::quantity::Request;
 use rollout::result_key::ResultKey;
+use rollout::state::JobState;
 use rollout::{
-    AttemptId, BootTime, Bytes, FailureCode, GroupId, IncarnationId, JobId, MilliCpu, NodeId, StepIndex,
-    Timestamp,
+    AttemptId, BootTime, Bytes, FailureCode, GroupId, IncarnationId, JobId, MilliCpu, NodeId, RolloutId,
+    StepIndex, Timestamp,
 };
 use scheduler::store::{self, Batch, NewJob, Reads, Writer};
 use scheduler_core::command::Target;
 use scheduler_core::event::{Capacity, ExpandedGroup, Fence, Measured, RefusalClass, StepKeys};
 use scheduler_core::model::{Patience, Stored};
+use scheduler_core::retry::RetryScope;
 use scheduler_core::{Cluster, Command, Config, Event, Now, Record, Snapshot};
 
 const SPEC: &str = r#"
@@ -54,6 +56,7 @@ struct World {
     incarnations: BTreeMap<NodeId, IncarnationId>,
     /// Answers on their way.
     identify: Vec<Event>,
+    reopened: usize,
 }
 
 impl World {
@@ -84,9 +87,32 @@ impl World {
                     let digest = Some("host:0".to_owned());
                     self.identify.push(Event::ImageIdentified { node, incarnation, image, digest });
                 }
+                Command::Reopen { group } => {
+                    let expanded = ExpandedGroup { keys: keys(), ..Default::default() };
+                    let stored = self.reads.sealed_group(group, expanded).await.unwrap();
+                    assert_eq!(stored, self.stored.sealed_group(group), "{group}");
+                    self.reopened += 1;
+                    self.identify.push(Event::GroupReopened { group, stored: stored.map(Box::new) });
+                }
                 _ => {}
             }
         }
+    }
+
+    /// Somebody wants a failed rollout run again, of a job that runs or has ended.
+    fn retry(&mut self, batch: &mut Batch) -> Option<Event> {
+        let scope = RetryScope { all_failed: true, cancelled: false };
+        let failed = self.stored.ends.iter().filter(|(_, ends)| scope.takes(&ends[0]).is_ok());
+        let failed: Vec<RolloutId> = failed.map(|(rollout, _)| *rollout).collect();
+        let rollout = self.pick(&failed)?;
+        let job = rollout.group.job;
+        let state = self.stored.job_state(job)?;
+        if state == JobState::Cancelled {
+            return None;
+        }
+        let reopened = self.stored.job_snapshot(job).filter(|_| state.is_final()).map(Box::new);
+        batch.retried_jobs.extend(reopened.as_ref().map(|_| job));
+        Some(Event::RetryAsked { job, reopened, rollouts: vec![rollout], lift: true })
     }
 
     async fn commit(&mut self, batch: Batch) {
@@ -205,6 +231,10 @@ impl World {
                     held: Vec::new(),
                 }
             }
+            2 if self.below(3) == 0 => match self.retry(&mut batch) {
+                Some(event) => event,
+                None => return,
+            },
             2 | 3 if !self.identify.is_empty() => self.identify.remove(0),
             2..6 => match self.incarnations.get(&node) {
                 Some(&incarnation) => Event::Heartbeat { node, incarnation, measured: Measured::default() },
@@ -273,8 +303,8 @@ fn keys() -> Vec<StepKeys> {
     vec![StepKeys { step: StepIndex(0), keys: vec![Arc::new(key)] }]
 }
 
-/// How many rollouts ended, attempts were made and checkpoints are left.
-async fn run(seed: u64) -> (usize, usize, usize) {
+/// How many rollouts ended, attempts were made, checkpoints are left and groups were read back.
+async fn run(seed: u64) -> (usize, usize, usize, usize) {
     let dir = tempfile::tempdir().unwrap();
     let (writer, reads, _) = store::open(dir.path(), None).await.unwrap();
     let config = Config::default();
@@ -291,6 +321,7 @@ async fn run(seed: u64) -> (usize, usize, usize) {
         expansions: Vec::new(),
         incarnations: BTreeMap::new(),
         identify: Vec::new(),
+        reopened: 0,
     };
     for bits in 1..=3 {
         let groups = 1 + u32::try_from(world.below(5)).unwrap();
@@ -322,24 +353,25 @@ async fn run(seed: u64) -> (usize, usize, usize) {
     }
     assert!(world.stored.ends.values().all(|ends| ends.len() == 1), "seed {seed}");
     let saved = world.stored.checkpoints.len();
-    (world.stored.ends.len(), world.stored.attempts.len(), saved)
+    (world.stored.ends.len(), world.stored.attempts.len(), saved, world.reopened)
 }
 
 #[tokio::test]
 async fn the_store_gives_back_what_a_naive_store_does() {
     let one = std::env::var("SEED").ok().map(|seed| seed.parse().expect("SEED is a number"));
-    let (mut ended, mut attempts, mut saved) = (0, 0, 0);
+    let (mut ended, mut attempts, mut saved, mut reopened) = (0, 0, 0, 0);
     for seed in one.map_or(0..SEEDS, |seed: u64| seed..seed + 1) {
         println_seed(seed);
-        let (more_ended, more_attempts, more_saved) = run(seed).await;
+        let (more_ended, more_attempts, more_saved, more_reopened) = run(seed).await;
         ended += more_ended;
         attempts += more_attempts;
         saved += more_saved;
+        reopened += more_reopened;
     }
     // Random yards in which nothing happens would prove nothing.
     assert!(
-        one.is_some() || (ended >= 20 && attempts >= 100 && saved >= 20),
-        "{ended} ended, {attempts} attempts, {saved} checkpoints"
+        one.is_some() || (ended >= 20 && attempts >= 100 && saved >= 20 && reopened > 0),
+        "{ended} ended, {attempts} attempts, {saved} checkpoints, {reopened} read back"
     );
 }
 

@@ -11,7 +11,7 @@ use super::Output;
 use crate::commands::matrix::CellJob;
 use crate::spec::{DryRun, Finding};
 use crate::summary::Summary;
-use crate::view::{Explanation, Exported, Job, Node, Rollout, RolloutSteps, Submitted};
+use crate::view::{Explanation, Exported, Job, Node, Retried, Rollout, RolloutSteps, Submitted};
 
 #[derive(Debug)]
 pub struct Json;
@@ -97,6 +97,9 @@ impl Output for Json {
     }
     fn nodes(&self, nodes: &[Node]) -> String {
         document(nodes)
+    }
+    fn retried(&self, retried: &Retried) -> String {
+        document(retried)
     }
     fn exported(&self, exported: &[Exported]) -> String {
         document(exported)

@@ -7,7 +7,7 @@ use super::Output;
 use crate::commands::matrix::CellJob;
 use crate::spec::{DryRun, Finding};
 use crate::summary::Summary;
-use crate::view::{Explanation, Exported, Job, Node, Rollout, RolloutSteps, Submitted};
+use crate::view::{Explanation, Exported, Job, Node, Retried, Rollout, RolloutSteps, Submitted};
 
 /// The most characters of an id from outside.
 const ID_CHARS_MAX: usize = 256;
@@ -37,6 +37,10 @@ impl Output for Quiet {
     }
     fn nodes(&self, nodes: &[Node]) -> String {
         column(nodes.iter().map(|node| node.name.as_str()))
+    }
+    /// How many are run again.
+    fn retried(&self, retried: &Retried) -> String {
+        format!("{}\n", retried.retried)
     }
     fn exported(&self, exported: &[Exported]) -> String {
         exported.iter().map(|copy| shown(&copy.path, PATH_CHARS_MAX) + "\n").collect()

@@ -71,6 +71,11 @@ fn steps() {
 }
 
 #[test]
+fn retried() {
+    snapshots("retried", |output| output.retried(&fixtures::retried()));
+}
+
+#[test]
 fn exported() {
     snapshots("exported", |output| output.exported(&fixtures::exported()));
 }

@@ -258,6 +258,10 @@ impl Yard {
                     let event = Event::GroupsExpanded { job, first, groups };
                     self.records.extend(self.cluster.apply(self.now, event));
                     again = true;
+                } else if let Command::Reopen { group } = command {
+                    let stored = self.stored.sealed_group(group).map(Box::new);
+                    self.records.extend(self.cluster.apply(self.now, Event::GroupReopened { group, stored }));
+                    again = true;
                 } else {
                     self.commands.push(command);
                 }
@@ -378,6 +382,13 @@ impl Yard {
             made.1.append(&mut self.commands);
         }
         (self.records, self.commands) = made;
+    }
+
+    /// Asks for these to be run again.
+    pub fn retry(&mut self, job: JobId, rollouts: Vec<RolloutId>, lift: bool) {
+        let ended = self.stored.job_state(job).is_some_and(state::JobState::is_final);
+        let reopened = self.stored.job_snapshot(job).filter(|_| ended).map(Box::new);
+        self.event(Event::RetryAsked { job, reopened, rollouts, lift });
     }
 
     /// Ends of rollouts, as stored.

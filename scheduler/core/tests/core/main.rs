@@ -10,5 +10,6 @@ mod overdue;
 mod passes;
 mod random;
 mod refills;
+mod retries;
 mod rules;
 mod workspaces;

@@ -15,6 +15,7 @@ use scheduler_core::counts::NodeUse;
 use scheduler_core::event::{Fence, Held, HeldPhase, Measured, RefusalClass};
 use scheduler_core::model::Patience;
 use scheduler_core::record::CheckpointKind;
+use scheduler_core::retry::RetryScope;
 use scheduler_core::{Cluster, Command, Config, Event};
 
 use crate::builders::*;
@@ -266,7 +267,7 @@ impl World {
                         self.nodes.get_mut(&node).unwrap().held.clear();
                     }
                 }
-                Command::Expand { .. } => unreachable!("answered by the yard"),
+                Command::Expand { .. } | Command::Reopen { .. } => unreachable!("answered by the yard"),
             }
         }
     }
@@ -462,7 +463,7 @@ impl World {
     fn fault(&mut self) {
         let names: Vec<NodeId> = self.nodes.keys().cloned().collect();
         let id = self.random.pick(&names).unwrap();
-        match self.random.below(10) {
+        match self.random.below(11) {
             0 => self.boot(&id),
             1 => {
                 let incarnation = self.nodes[&id].incarnation;
@@ -517,7 +518,21 @@ impl World {
                 self.deliver(Event::LeaseMissing { node: id, incarnation });
             }
             9 => self.lose_silently(),
+            10 => self.retry(),
             _ => {}
+        }
+    }
+
+    /// Somebody wants a rollout run again, whatever became of it since.
+    fn retry(&mut self) {
+        let scope = RetryScope { all_failed: true, cancelled: false };
+        let failed = self.yard.stored.ends.iter().filter(|(_, ends)| scope.takes(&ends[0]).is_ok());
+        let failed: Vec<RolloutId> = failed.map(|(rollout, _)| *rollout).collect();
+        let Some(rollout) = self.random.pick(&failed) else { return };
+        let job = rollout.group.job;
+        if self.yard.stored.job_state(job) != Some(rollout::state::JobState::Cancelled) {
+            self.yard.retry(job, vec![rollout], true);
+            self.obey();
         }
     }
 
@@ -568,7 +583,13 @@ impl World {
         for (rollout, ends) in &stored.ends {
             let next = RolloutId { refill: rollout.refill + 1, ..*rollout };
             if stored.refilled.contains(&next) {
-                assert!(ends[0].can_be_replaced(), "seed {seed}: {rollout} was replaced: {:?}", ends[0]);
+                let scope = RetryScope { all_failed: true, cancelled: false };
+                let retried = scope.takes(&ends[0]).is_ok();
+                assert!(
+                    ends[0].can_be_replaced() || retried,
+                    "seed {seed}: {rollout} was replaced: {:?}",
+                    ends[0]
+                );
             }
             let known = rollout.refill == 0 || stored.refilled.contains(rollout);
             assert!(known && !rollout.is_shared(), "seed {seed}: {rollout} ended and never began");

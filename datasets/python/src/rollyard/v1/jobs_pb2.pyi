@@ -124,7 +124,7 @@ class Job(_message.Message):
     def __init__(self, id: _Optional[str] = ..., name: _Optional[str] = ..., state: _Optional[str] = ..., spec_hash: _Optional[str] = ..., table_root: _Optional[str] = ..., created_at_us: _Optional[int] = ..., finished_at_us: _Optional[int] = ..., counts: _Optional[_Union[Counts, _Mapping]] = ..., reason: _Optional[str] = ..., rewards: _Optional[_Union[Rewards, _Mapping]] = ..., failures: _Optional[_Iterable[_Union[FailureCount, _Mapping]]] = ..., failure_message: _Optional[str] = ..., group_size: _Optional[int] = ...) -> None: ...
 
 class Counts(_message.Message):
-    __slots__ = ("groups_total", "groups_closed", "groups_sealed", "rollouts_total", "rollouts_admitted", "rollouts_ended", "rollouts_valid", "steps_running", "steps_ready")
+    __slots__ = ("groups_total", "groups_closed", "groups_sealed", "rollouts_total", "rollouts_admitted", "rollouts_ended", "rollouts_valid", "steps_running", "steps_ready", "rollouts_superseded")
     GROUPS_TOTAL_FIELD_NUMBER: _ClassVar[int]
     GROUPS_CLOSED_FIELD_NUMBER: _ClassVar[int]
     GROUPS_SEALED_FIELD_NUMBER: _ClassVar[int]
@@ -134,6 +134,7 @@ class Counts(_message.Message):
     ROLLOUTS_VALID_FIELD_NUMBER: _ClassVar[int]
     STEPS_RUNNING_FIELD_NUMBER: _ClassVar[int]
     STEPS_READY_FIELD_NUMBER: _ClassVar[int]
+    ROLLOUTS_SUPERSEDED_FIELD_NUMBER: _ClassVar[int]
     groups_total: int
     groups_closed: int
     groups_sealed: int
@@ -143,7 +144,8 @@ class Counts(_message.Message):
     rollouts_valid: int
     steps_running: int
     steps_ready: int
-    def __init__(self, groups_total: _Optional[int] = ..., groups_closed: _Optional[int] = ..., groups_sealed: _Optional[int] = ..., rollouts_total: _Optional[int] = ..., rollouts_admitted: _Optional[int] = ..., rollouts_ended: _Optional[int] = ..., rollouts_valid: _Optional[int] = ..., steps_running: _Optional[int] = ..., steps_ready: _Optional[int] = ...) -> None: ...
+    rollouts_superseded: int
+    def __init__(self, groups_total: _Optional[int] = ..., groups_closed: _Optional[int] = ..., groups_sealed: _Optional[int] = ..., rollouts_total: _Optional[int] = ..., rollouts_admitted: _Optional[int] = ..., rollouts_ended: _Optional[int] = ..., rollouts_valid: _Optional[int] = ..., steps_running: _Optional[int] = ..., steps_ready: _Optional[int] = ..., rollouts_superseded: _Optional[int] = ...) -> None: ...
 
 class Rewards(_message.Message):
     __slots__ = ("count", "sum", "successes", "pass_at_k")
@@ -200,7 +202,7 @@ class ListRolloutsReply(_message.Message):
     def __init__(self, rollouts: _Optional[_Iterable[_Union[Rollout, _Mapping]]] = ..., next_page_token: _Optional[str] = ...) -> None: ...
 
 class Rollout(_message.Message):
-    __slots__ = ("id", "task_id", "status", "stop_reason", "failure", "reward", "created_at_us", "finished_at_us")
+    __slots__ = ("id", "task_id", "status", "stop_reason", "failure", "reward", "created_at_us", "finished_at_us", "superseded")
     ID_FIELD_NUMBER: _ClassVar[int]
     TASK_ID_FIELD_NUMBER: _ClassVar[int]
     STATUS_FIELD_NUMBER: _ClassVar[int]
@@ -209,6 +211,7 @@ class Rollout(_message.Message):
     REWARD_FIELD_NUMBER: _ClassVar[int]
     CREATED_AT_US_FIELD_NUMBER: _ClassVar[int]
     FINISHED_AT_US_FIELD_NUMBER: _ClassVar[int]
+    SUPERSEDED_FIELD_NUMBER: _ClassVar[int]
     id: str
     task_id: str
     status: str
@@ -217,7 +220,8 @@ class Rollout(_message.Message):
     reward: float
     created_at_us: int
     finished_at_us: int
-    def __init__(self, id: _Optional[str] = ..., task_id: _Optional[str] = ..., status: _Optional[str] = ..., stop_reason: _Optional[str] = ..., failure: _Optional[_Union[_nodes_pb2.Failure, _Mapping]] = ..., reward: _Optional[float] = ..., created_at_us: _Optional[int] = ..., finished_at_us: _Optional[int] = ...) -> None: ...
+    superseded: bool
+    def __init__(self, id: _Optional[str] = ..., task_id: _Optional[str] = ..., status: _Optional[str] = ..., stop_reason: _Optional[str] = ..., failure: _Optional[_Union[_nodes_pb2.Failure, _Mapping]] = ..., reward: _Optional[float] = ..., created_at_us: _Optional[int] = ..., finished_at_us: _Optional[int] = ..., superseded: bool = ...) -> None: ...
 
 class ListStepsRequest(_message.Message):
     __slots__ = ("rollout",)
@@ -226,10 +230,12 @@ class ListStepsRequest(_message.Message):
     def __init__(self, rollout: _Optional[str] = ...) -> None: ...
 
 class ListStepsReply(_message.Message):
-    __slots__ = ("steps",)
+    __slots__ = ("steps", "rollout")
     STEPS_FIELD_NUMBER: _ClassVar[int]
+    ROLLOUT_FIELD_NUMBER: _ClassVar[int]
     steps: _containers.RepeatedCompositeFieldContainer[StepRow]
-    def __init__(self, steps: _Optional[_Iterable[_Union[StepRow, _Mapping]]] = ...) -> None: ...
+    rollout: Rollout
+    def __init__(self, steps: _Optional[_Iterable[_Union[StepRow, _Mapping]]] = ..., rollout: _Optional[_Union[Rollout, _Mapping]] = ...) -> None: ...
 
 class StepRow(_message.Message):
     __slots__ = ("step", "kind", "state", "attempt", "generation", "node", "outcome", "placed_at_us", "started_at_us", "ended_at_us")
@@ -277,6 +283,38 @@ class CancelRequest(_message.Message):
     reason: str
     def __init__(self, job: _Optional[str] = ..., reason: _Optional[str] = ...) -> None: ...
 
+class RetryRequest(_message.Message):
+    __slots__ = ("target", "all_failed", "cancelled", "idempotency_key")
+    TARGET_FIELD_NUMBER: _ClassVar[int]
+    ALL_FAILED_FIELD_NUMBER: _ClassVar[int]
+    CANCELLED_FIELD_NUMBER: _ClassVar[int]
+    IDEMPOTENCY_KEY_FIELD_NUMBER: _ClassVar[int]
+    target: str
+    all_failed: bool
+    cancelled: bool
+    idempotency_key: str
+    def __init__(self, target: _Optional[str] = ..., all_failed: bool = ..., cancelled: bool = ..., idempotency_key: _Optional[str] = ...) -> None: ...
+
+class RetryReply(_message.Message):
+    __slots__ = ("job", "retried", "not_retried")
+    JOB_FIELD_NUMBER: _ClassVar[int]
+    RETRIED_FIELD_NUMBER: _ClassVar[int]
+    NOT_RETRIED_FIELD_NUMBER: _ClassVar[int]
+    job: Job
+    retried: int
+    not_retried: _containers.RepeatedCompositeFieldContainer[NotRetried]
+    def __init__(self, job: _Optional[_Union[Job, _Mapping]] = ..., retried: _Optional[int] = ..., not_retried: _Optional[_Iterable[_Union[NotRetried, _Mapping]]] = ...) -> None: ...
+
+class NotRetried(_message.Message):
+    __slots__ = ("code", "why", "rollouts")
+    CODE_FIELD_NUMBER: _ClassVar[int]
+    WHY_FIELD_NUMBER: _ClassVar[int]
+    ROLLOUTS_FIELD_NUMBER: _ClassVar[int]
+    code: str
+    why: str
+    rollouts: int
+    def __init__(self, code: _Optional[str] = ..., why: _Optional[str] = ..., rollouts: _Optional[int] = ...) -> None: ...
+
 class LogsRequest(_message.Message):
     __slots__ = ("rollout", "step", "attempt", "stream", "follow")
     ROLLOUT_FIELD_NUMBER: _ClassVar[int]
@@ -300,6 +338,24 @@ class LogsChunk(_message.Message):
     data: bytes
     dropped_bytes: int
     def __init__(self, stream: _Optional[str] = ..., data: _Optional[bytes] = ..., dropped_bytes: _Optional[int] = ...) -> None: ...
+
+class ReadArtifactRequest(_message.Message):
+    __slots__ = ("rollout", "step", "name", "attempt")
+    ROLLOUT_FIELD_NUMBER: _ClassVar[int]
+    STEP_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    ATTEMPT_FIELD_NUMBER: _ClassVar[int]
+    rollout: str
+    step: str
+    name: str
+    attempt: int
+    def __init__(self, rollout: _Optional[str] = ..., step: _Optional[str] = ..., name: _Optional[str] = ..., attempt: _Optional[int] = ...) -> None: ...
+
+class ArtifactChunk(_message.Message):
+    __slots__ = ("data",)
+    DATA_FIELD_NUMBER: _ClassVar[int]
+    data: bytes
+    def __init__(self, data: _Optional[bytes] = ...) -> None: ...
 
 class ListNodesRequest(_message.Message):
     __slots__ = ()

@@ -79,10 +79,20 @@ class JobsStub(object):
                 request_serializer=rollyard_dot_v1_dot_jobs__pb2.CancelRequest.SerializeToString,
                 response_deserializer=rollyard_dot_v1_dot_jobs__pb2.Job.FromString,
                 _registered_method=True)
+        self.Retry = channel.unary_unary(
+                '/rollyard.v1.Jobs/Retry',
+                request_serializer=rollyard_dot_v1_dot_jobs__pb2.RetryRequest.SerializeToString,
+                response_deserializer=rollyard_dot_v1_dot_jobs__pb2.RetryReply.FromString,
+                _registered_method=True)
         self.Logs = channel.unary_stream(
                 '/rollyard.v1.Jobs/Logs',
                 request_serializer=rollyard_dot_v1_dot_jobs__pb2.LogsRequest.SerializeToString,
                 response_deserializer=rollyard_dot_v1_dot_jobs__pb2.LogsChunk.FromString,
+                _registered_method=True)
+        self.ReadArtifact = channel.unary_stream(
+                '/rollyard.v1.Jobs/ReadArtifact',
+                request_serializer=rollyard_dot_v1_dot_jobs__pb2.ReadArtifactRequest.SerializeToString,
+                response_deserializer=rollyard_dot_v1_dot_jobs__pb2.ArtifactChunk.FromString,
                 _registered_method=True)
         self.ListNodes = channel.unary_unary(
                 '/rollyard.v1.Jobs/ListNodes',
@@ -152,8 +162,22 @@ class JobsServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Retry(self, request, context):
+        """Runs failed rollouts again, in the place of those that failed. The same key gives the same answer.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def Logs(self, request, context):
         """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ReadArtifact(self, request, context):
+        """The bytes of an output that an ended attempt kept.
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
@@ -212,10 +236,20 @@ def add_JobsServicer_to_server(servicer, server):
                     request_deserializer=rollyard_dot_v1_dot_jobs__pb2.CancelRequest.FromString,
                     response_serializer=rollyard_dot_v1_dot_jobs__pb2.Job.SerializeToString,
             ),
+            'Retry': grpc.unary_unary_rpc_method_handler(
+                    servicer.Retry,
+                    request_deserializer=rollyard_dot_v1_dot_jobs__pb2.RetryRequest.FromString,
+                    response_serializer=rollyard_dot_v1_dot_jobs__pb2.RetryReply.SerializeToString,
+            ),
             'Logs': grpc.unary_stream_rpc_method_handler(
                     servicer.Logs,
                     request_deserializer=rollyard_dot_v1_dot_jobs__pb2.LogsRequest.FromString,
                     response_serializer=rollyard_dot_v1_dot_jobs__pb2.LogsChunk.SerializeToString,
+            ),
+            'ReadArtifact': grpc.unary_stream_rpc_method_handler(
+                    servicer.ReadArtifact,
+                    request_deserializer=rollyard_dot_v1_dot_jobs__pb2.ReadArtifactRequest.FromString,
+                    response_serializer=rollyard_dot_v1_dot_jobs__pb2.ArtifactChunk.SerializeToString,
             ),
             'ListNodes': grpc.unary_unary_rpc_method_handler(
                     servicer.ListNodes,
@@ -477,6 +511,33 @@ class Jobs(object):
             _registered_method=True)
 
     @staticmethod
+    def Retry(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/rollyard.v1.Jobs/Retry',
+            rollyard_dot_v1_dot_jobs__pb2.RetryRequest.SerializeToString,
+            rollyard_dot_v1_dot_jobs__pb2.RetryReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
     def Logs(request,
             target,
             options=(),
@@ -493,6 +554,33 @@ class Jobs(object):
             '/rollyard.v1.Jobs/Logs',
             rollyard_dot_v1_dot_jobs__pb2.LogsRequest.SerializeToString,
             rollyard_dot_v1_dot_jobs__pb2.LogsChunk.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ReadArtifact(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/rollyard.v1.Jobs/ReadArtifact',
+            rollyard_dot_v1_dot_jobs__pb2.ReadArtifactRequest.SerializeToString,
+            rollyard_dot_v1_dot_jobs__pb2.ArtifactChunk.FromString,
             options,
             channel_credentials,
             insecure,

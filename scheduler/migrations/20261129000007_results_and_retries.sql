@@ -32,3 +32,30 @@ CREATE TABLE results_used (
     used_at       INTEGER NOT NULL,
     PRIMARY KEY (job, group_index, sample, refill, step)
 ) STRICT;
+
+-- Rollouts that somebody wants run again, until another takes their place or nothing is to be done.
+CREATE TABLE retries (
+    job         TEXT    NOT NULL REFERENCES jobs (job),
+    group_index INTEGER NOT NULL,
+    sample      INTEGER NOT NULL,
+    refill      INTEGER NOT NULL,
+    asked_at    INTEGER NOT NULL,
+    settled_at  INTEGER,
+    PRIMARY KEY (job, group_index, sample, refill)
+) STRICT, WITHOUT ROWID;
+CREATE INDEX retries_open ON retries (job, group_index, sample, refill) WHERE settled_at IS NULL;
+
+-- What was answered to a request to run rollouts again.
+CREATE TABLE retry_requests (
+    request_key  TEXT    NOT NULL PRIMARY KEY,
+    -- sha256 over everything the request asks for, hex
+    request_hash TEXT    NOT NULL,
+    -- protobuf rollyard.v1.RetryReply, without the job
+    reply        BLOB    NOT NULL,
+    asked_at     INTEGER NOT NULL
+) STRICT, WITHOUT ROWID;
+
+-- The seq that a group which was open again had closed under before.
+ALTER TABLE groups ADD COLUMN replaces_seq INTEGER;
+-- When a job that had ended was last made to run again; its timeout counts from there.
+ALTER TABLE jobs ADD COLUMN retried_at INTEGER;
