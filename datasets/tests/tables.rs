@@ -103,9 +103,7 @@ fn a_group_that_closes_anew_is_read_under_its_new_seq_alone_also_after_a_crash()
     let seqs = || {
         let reader = TableReader::open(&trajectories(root.path())).unwrap();
         let batches = reader.batches().map(Result::unwrap).filter(|batch| batch.num_rows() > 0);
-        batches
-            .map(|batch| datasets::read::texts(&batch, "group_id")[0].unwrap().to_owned())
-            .collect::<Vec<_>>()
+        batches.map(|batch| texts(&batch, "group_id")[0].unwrap().to_owned()).collect::<Vec<_>>()
     };
     assert_eq!(seqs().len(), 2);
     let again = |seq| {

@@ -93,7 +93,7 @@ impl Deadlines {
 enum Reply {
     Submitted(oneshot::Sender<Result<Submitted, SubmitRefused>>, Submitted),
     Done(oneshot::Sender<()>),
-    Retried(oneshot::Sender<Result<v1::RetryReply, RetryRefused>>, v1::RetryReply),
+    Retried(oneshot::Sender<Result<v1::RetryReply, RetryRefused>>, Box<v1::RetryReply>),
     Ask(Question),
 }
 
@@ -214,7 +214,7 @@ impl Driver {
                 // Whoever asked may be gone; what was stored stays stored.
                 Reply::Submitted(sender, submitted) => drop(sender.send(Ok(submitted))),
                 Reply::Done(sender) => drop(sender.send(())),
-                Reply::Retried(sender, reply) => drop(sender.send(Ok(reply))),
+                Reply::Retried(sender, reply) => drop(sender.send(Ok(*reply))),
                 Reply::Ask(question) => question(&self.cluster, now),
             }
         }
@@ -387,7 +387,7 @@ impl Driver {
             Ok(reply) => reply,
             Err(refused) => return drop(retry.reply.send(Err(refused))),
         };
-        pass.replies.push(Reply::Retried(retry.reply, reply));
+        pass.replies.push(Reply::Retried(retry.reply, Box::new(reply)));
     }
 
     async fn try_retry(
@@ -434,7 +434,7 @@ impl Driver {
         pass.batch.records.extend(records);
         let reply = choice.reply(asked as u64);
         if asked == 0 && !lifted && !choice.is_asked() {
-            return Err(RetryRefused::Nothing(reply));
+            return Err(RetryRefused::Nothing(Box::new(reply)));
         }
         pass.batch.retry_requests.push((retry.key.clone(), retry.request_hash.clone(), reply.clone()));
         Ok(reply)

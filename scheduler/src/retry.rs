@@ -41,7 +41,7 @@ pub enum RetryRefused {
     /// The job is just ending.
     Ending,
     /// Nothing is to be run again.
-    Nothing(v1::RetryReply),
+    Nothing(Box<v1::RetryReply>),
     /// More than [`CANDIDATES_MAX`] at once.
     TooMany,
     Store(Error),

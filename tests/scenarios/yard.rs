@@ -115,6 +115,13 @@ impl Yard {
                 let digest = (digest != "missing").then(|| digest.to_owned());
                 self.event(Event::ImageIdentified { node, incarnation, image: image.to_owned(), digest });
             }
+            ["retry", ref rollouts @ ..] => {
+                let ended = self.stored.job_state(JOB).is_some_and(|state| state.is_final());
+                let reopened = self.stored.job_snapshot(JOB).filter(|_| ended).map(Box::new);
+                let rollout = |text: &&str| format!("{JOB}-{text}").parse().expect("g0-s0");
+                let rollouts = rollouts.iter().map(rollout).collect();
+                self.event(Event::RetryAsked { job: JOB, reopened, rollouts, lift: false });
+            }
             ["wait", length] => self.wait(length.parse().unwrap()),
             ["cancel", ref reason @ ..] => {
                 let (code, reason) = (FailureCode::Cancelled, reason.join(" "));
@@ -229,6 +236,11 @@ impl Yard {
                     let records = self.cluster.apply(self.now, Event::GroupsExpanded { job, first, groups });
                     self.tell(records);
                     again = true;
+                } else if let Command::Reopen { group } = command {
+                    let stored = self.stored.sealed_group(group).map(Box::new);
+                    let records = self.cluster.apply(self.now, Event::GroupReopened { group, stored });
+                    self.tell(records);
+                    again = true;
                 }
             }
             if let Err(wrong) = self.cluster.check() {
@@ -285,6 +297,11 @@ impl Yard {
                     format!("step {}/{step} is {}", short(rollout), state.as_str())
                 }
                 Record::RolloutRefilled { rollout } => format!("refill: rollout {} begins", short(rollout)),
+                Record::RetryAsked { rollout } => format!("rollout {} is to run again", short(rollout)),
+                Record::RetrySettled { rollout } => {
+                    format!("rollout {} is not asked for any more", short(rollout))
+                }
+                Record::GroupReopened { group } => format!("group {} is open again", group.index),
                 Record::RolloutEnded { rollout, end } => {
                     let failure =
                         end.failure.map_or(String::new(), |f| format!(", {} ({})", f.code, f.domain));
@@ -322,6 +339,7 @@ impl Yard {
                 format!("release the sandbox of {} on {}", self.name(*attempt), to.node)
             }
             Command::AckEnded { attempt, .. } => format!("acknowledge {}", self.name(*attempt)),
+            Command::Reopen { group } => format!("read group {} back", group.index),
             Command::Record { group, seq } => format!("record group {} under seq {seq}", group.index),
             Command::Disconnect { node, reason, .. } => format!("disconnect {node}: {reason}"),
         };
