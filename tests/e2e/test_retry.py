@@ -4,6 +4,7 @@ import json
 import signal
 
 import lab
+import pytest
 
 SPEC = """
 apiVersion: rollyard/v1
@@ -81,6 +82,9 @@ def test_a_lost_rollout_of_a_job_that_ended_is_run_again_and_replaces_its_row(ya
     assert [(row["superseded"], row["sample_index"]) for row in replaced] == [(True, new[0]["sample_index"])]
     yard.call("export", str(yard.table / job), "--format", "jsonl", "--out", str(yard.directory / "copy"))
     exported = (yard.directory / "copy" / "trajectories.jsonl").read_text().splitlines()
+    ry = pytest.importorskip("rollyard", reason="pip install -e datasets/python")
+    table = ry.open_table(yard.table / job)
+    assert (len(table), table.to_arrow().num_rows) == (4, 4), "the old rows of the group are left out"
     assert len(exported) == 4 and len({json.loads(line)["trajectory_id"] for line in exported}) == 4
 
 
