@@ -154,7 +154,7 @@ pub(crate) const STEPS: &[Column] = &[
     must("step_name", Kind::Text, "as in the job"),
     must("attempt", Kind::Int32, "from 0; every attempt has a row"),
     must("kind", Kind::Dict8, "what the step does").one_of(STEP_KIND),
-    must("node_id", Kind::Dict16, "where it ran"),
+    must("node_id", Kind::Dict16, "where it ran; empty if it found its result under its `key`"),
     may("exit_code", Kind::Int32, "from the kernel; null if the process never ran or died by a signal"),
     may("signal", Kind::Int16, "that killed it"),
     must("oom", Kind::Bool, "the kernel killed a process at the sandbox's memory limit"),

@@ -27,6 +27,9 @@ pub struct ShardLine {
     /// Which seqs, where they are not all of `seq_min..=seq_max`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub seqs: Option<String>,
+    /// Seqs of earlier shards that its groups closed under before; readers leave those rows out.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub replaces: Option<String>,
 }
 
 impl ShardLine {
@@ -36,9 +39,17 @@ impl ShardLine {
         (seq_min, seq_max): (i64, i64),
         sha256: String,
         seqs: &SeqSet,
+        replaces: &SeqSet,
     ) -> Self {
         let holes = seqs.ranges().count() > 1;
-        Self { shard, rows, seq_min, seq_max, sha256, seqs: holes.then(|| seqs.to_string()) }
+        let seqs = holes.then(|| seqs.to_string());
+        let replaces = (!replaces.is_empty()).then(|| replaces.to_string());
+        Self { shard, rows, seq_min, seq_max, sha256, seqs, replaces }
+    }
+
+    /// None if the line contradicts itself.
+    pub(crate) fn replaced(&self) -> Option<SeqSet> {
+        self.replaces.as_deref().unwrap_or_default().parse().ok()
     }
 
     /// None if the line contradicts itself.
@@ -112,5 +123,6 @@ fn parse(line: &[u8]) -> Result<(ShardLine, SeqSet), String> {
         return Err(format!("`{}` is not the name of a shard", rollout::text::shown(&line.shard, 80)));
     }
     let seqs = line.seq_set().ok_or_else(|| "its seqs contradict each other".to_owned())?;
+    line.replaced().ok_or_else(|| "what it replaces is no set of seqs".to_owned())?;
     Ok((line, seqs))
 }

@@ -20,6 +20,7 @@ use sha2::Digest as _;
 
 use crate::manifest::{self, ShardLine};
 use crate::schema::{Column, Kind, Table};
+use crate::seqs::SeqSet;
 use crate::{Error, rules, shard};
 
 pub use crate::manifest::ShardLine as Shard;
@@ -30,6 +31,8 @@ pub struct TableReader {
     table: Table,
     dir: PathBuf,
     shards: Vec<ShardLine>,
+    /// Groups that closed anew: their rows under these seqs are no rows any more.
+    replaced: SeqSet,
 }
 
 impl TableReader {
@@ -39,8 +42,10 @@ impl TableReader {
         let table = dir.file_name().and_then(|name| name.to_str()).and_then(Table::named);
         let table = table.ok_or_else(not_a_table)?;
         let manifest = manifest::read(&dir.join(manifest::FILE))?.ok_or_else(not_a_table)?;
+        let mut replaced = SeqSet::new();
+        manifest.lines.iter().filter_map(|(line, _)| line.replaced()).for_each(|old| replaced.extend(&old));
         let shards = manifest.lines.into_iter().map(|(line, _)| line).collect();
-        Ok(Self { table, dir: dir.to_owned(), shards })
+        Ok(Self { table, dir: dir.to_owned(), shards, replaced })
     }
 
     pub fn table(&self) -> Table {
@@ -52,12 +57,13 @@ impl TableReader {
         &self.shards
     }
 
-    /// Of all sealed shards.
+    /// Of all sealed shards, those of replaced seqs too.
     pub fn rows(&self) -> u64 {
         self.shards.iter().map(|line| line.rows).sum()
     }
 
-    /// The batches of one shard: one group each, of this version's columns.
+    /// The batches of one shard: one group each, of this version's columns. That of a group that closed
+    /// anew since is empty.
     pub fn read(&self, line: &ShardLine) -> Result<Vec<RecordBatch>, Error> {
         let path = self.dir.join(format!("{}{}", line.shard, shard::SUFFIX));
         let bytes = shard::read(&path)?;
@@ -71,7 +77,11 @@ impl TableReader {
         if rows != line.rows || !shard::holds(&decoded) {
             return Err(corrupt("it does not hold the rows its manifest line names".to_owned()));
         }
-        decoded.batches.iter().map(|batch| conform(self.table, &path, batch)).collect()
+        let kept = decoded.batches.iter().zip(decoded.seqs.iter()).map(|(batch, seq)| {
+            let rows = if self.replaced.contains(seq) { 0 } else { batch.num_rows() };
+            conform(self.table, &path, &batch.slice(0, rows))
+        });
+        kept.collect()
     }
 
     /// All batches, shard by shard.
@@ -198,6 +208,9 @@ pub fn summary(job_dir: &Path) -> Result<Summary, Error> {
     let known = |text: Option<&str>| text.unwrap_or("unknown").to_owned();
     for batch in reader.batches() {
         let batch = batch?;
+        if batch.num_rows() == 0 {
+            continue;
+        }
         summary.groups += 1;
         if let Some(closed_as) = texts(&batch, "group_closed_as").first() {
             *summary.closed_as.entry(known(*closed_as)).or_default() += 1;

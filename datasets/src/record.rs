@@ -13,6 +13,8 @@ pub struct GroupRecord {
     pub group: GroupId,
     /// One number per group, strictly increasing within the job, given when the group closes.
     pub seq: i64,
+    /// The seq it closed under before, if it was open again since: all its rows are here anew.
+    pub replaces: Option<i64>,
     pub task_id: String,
     pub split: Split,
     pub epoch: u32,
@@ -63,7 +65,8 @@ pub struct StepRecord {
     pub step_name: Name,
     pub kind: StepKind,
     pub attempt: u32,
-    pub node: NodeId,
+    /// None where nothing ran: the result was stored under the step's key.
+    pub node: Option<NodeId>,
     /// From ready to taken by the node.
     pub queue: Option<Millis>,
     /// What its new sandbox started with; none for the image as it is, or a live sandbox.

@@ -167,6 +167,10 @@ fn producer(member: &MemberRecord) -> Option<&StepRecord> {
     member.steps.iter().rev().find(|step| step.kind != StepKind::Grader).or(member.steps.last())
 }
 
+fn node(step: &StepRecord) -> &str {
+    step.node.as_ref().map_or("", |node| node.0.as_str())
+}
+
 fn checkpoint_left(step: &StepRecord) -> Option<String> {
     Some(step.outcome.checkpoint.as_ref()?.id().to_string())
 }
@@ -244,7 +248,7 @@ fn trajectories(group: &GroupRecord) -> Result<RecordBatch, Error> {
     f.text("rules_hash", |_| Some(&from.rules_hash))?;
     f.text("ckpt_start", |m| producer(m)?.base.map(|id| id.to_string()))?;
     f.text("ckpt_end", |m| checkpoint_left(producer(m)?))?;
-    f.text("node_id", |m| Some(producer(m).map_or("", |step| step.node.0.as_str())))?;
+    f.text("node_id", |m| Some(producer(m).map_or("", node)))?;
     f.text("yard_id", |_| Some(&from.yard_id))?;
     f.text("executor_version", |_| Some(&from.executor_version))?;
     f.time("created_at", |m| m.created_at);
@@ -322,7 +326,7 @@ fn steps(group: &GroupRecord) -> Result<RecordBatch, Error> {
     f.text("step_name", |r| Some(&r.step.step_name))?;
     f.int::<Int32Type, _>("attempt", |r| Some(r.step.attempt))?;
     f.text("kind", |r| Some(r.step.kind.as_str()))?;
-    f.text("node_id", |r| Some(r.step.node.0.as_str()))?;
+    f.text("node_id", |r| Some(node(r.step)))?;
     f.int::<Int32Type, _>("exit_code", |r| r.step.outcome.exit_code)?;
     f.int::<Int16Type, _>("signal", |r| r.step.outcome.signal)?;
     f.flag("oom", |r| r.step.outcome.oom);

@@ -133,6 +133,7 @@ fn verify(path: &Path, stem: &str, table: Table, job: JobId) -> Result<Option<(S
     }
     let rows = decoded.batches.iter().map(|batch| batch.num_rows() as u64).sum();
     let sha256 = hex::encode(sha2::Sha256::digest(&bytes));
-    let line = ShardLine::new(stem.to_owned(), rows, (seq_min, seq_max), sha256, &decoded.seqs);
+    let line =
+        ShardLine::new(stem.to_owned(), rows, (seq_min, seq_max), sha256, &decoded.seqs, &decoded.replaces);
     Ok(Some((line, decoded.seqs)))
 }

@@ -20,6 +20,8 @@ pub const META_SPEC_HASH: &str = "rollyard.spec_hash";
 /// The seqs of the shard's groups, such as `1-256,300`: a table without a row for a group still
 /// says that it has the group.
 pub const META_SEQS: &str = "rollyard.seqs";
+/// Seqs that its groups closed under before, in the same form; missing if there are none.
+pub const META_REPLACES: &str = "rollyard.replaces";
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Table {

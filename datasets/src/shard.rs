@@ -18,7 +18,7 @@ use sha2::Digest as _;
 
 use crate::Error;
 use crate::manifest::ShardLine;
-use crate::schema::{META_JOB, META_SCHEMA, META_SEQS, META_SPEC_HASH, META_WRITER, Table};
+use crate::schema::{META_JOB, META_REPLACES, META_SCHEMA, META_SEQS, META_SPEC_HASH, META_WRITER, Table};
 use crate::seqs::SeqSet;
 use crate::table::TableMeta;
 
@@ -62,15 +62,20 @@ pub(crate) fn encode(
     meta: &TableMeta,
     counter: u32,
     groups: &BTreeMap<i64, RecordBatch>,
+    replaces: &SeqSet,
 ) -> Result<Option<Encoded>, Error> {
     let seqs: SeqSet = groups.keys().copied().collect();
     let (Some(seq_min), Some(seq_max)) = (seqs.first(), seqs.last()) else { return Ok(None) };
-    let schema = table.schema_with([
+    let mut entries = vec![
         (META_JOB, meta.job.to_string()),
         (META_WRITER, meta.writer.clone()),
         (META_SPEC_HASH, meta.spec_hash.clone()),
         (META_SEQS, seqs.to_string()),
-    ]);
+    ];
+    if !replaces.is_empty() {
+        entries.push((META_REPLACES, replaces.to_string()));
+    }
+    let schema = table.schema_with(entries);
     let write = || -> Result<Vec<u8>, ArrowError> {
         let options = IpcWriteOptions::try_new(ALIGNMENT, false, MetadataVersion::V5)?;
         let mut writer = StreamWriter::try_new_with_options(Vec::new(), &schema, options)?;
@@ -83,13 +88,14 @@ pub(crate) fn encode(
     let bytes = write().map_err(|source| Error::Build { table, source })?;
     let rows = groups.values().map(|batch| batch.num_rows() as u64).sum();
     let sha256 = hex::encode(sha2::Sha256::digest(&bytes));
-    let line = ShardLine::new(name(counter, seq_min), rows, (seq_min, seq_max), sha256, &seqs);
+    let line = ShardLine::new(name(counter, seq_min), rows, (seq_min, seq_max), sha256, &seqs, replaces);
     Ok(Some(Encoded { bytes, line, seqs }))
 }
 
 pub(crate) struct Decoded {
     pub(crate) job: String,
     pub(crate) seqs: SeqSet,
+    pub(crate) replaces: SeqSet,
     pub(crate) batches: Vec<RecordBatch>,
 }
 
@@ -116,7 +122,9 @@ pub(crate) fn decode(path: &Path, table: Table, bytes: &[u8]) -> Result<Decoded,
     if seqs.len() != batches.len() as u64 {
         return Err(corrupt("it does not hold the groups it names"));
     }
-    Ok(Decoded { job: meta(META_JOB), seqs, batches })
+    let replaces =
+        meta(META_REPLACES).parse().map_err(|_| corrupt("what it replaces is no set of groups"))?;
+    Ok(Decoded { job: meta(META_JOB), seqs, replaces, batches })
 }
 
 /// The bytes of a shard file, with the size checked before anything is allocated.

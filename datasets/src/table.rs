@@ -220,13 +220,13 @@ impl TableWriter {
             }
             for sealer in self.superseded.iter_mut().filter(|sealer| !sealer.has(seq)) {
                 if let Some(batch) = replaced.of(sealer.table).filter(|batch| batch.num_rows() > 0) {
-                    sealer.add(seq, batch);
+                    sealer.add(seq, group.replaces, batch);
                 }
             }
         }
         for sealer in self.sealers.iter_mut().filter(|sealer| !sealer.has(seq)) {
             if let Some(batch) = made.of(sealer.table) {
-                sealer.add(seq, batch);
+                sealer.add(seq, group.replaces, batch);
             }
         }
         self.pending.insert(seq, id);
@@ -271,6 +271,8 @@ struct Sealer {
     dir: PathBuf,
     on_disk: Recovered,
     pending: BTreeMap<i64, RecordBatch>,
+    /// The seqs that those of `pending` closed under before.
+    replaces: SeqSet,
     /// Of `pending`.
     rows: u64,
     /// Of `pending`, in memory.
@@ -281,10 +283,20 @@ struct Sealer {
 
 impl Sealer {
     fn new(table: Table, dir: PathBuf, on_disk: Recovered) -> Self {
-        Self { table, dir, on_disk, pending: BTreeMap::new(), rows: 0, bytes: 0, renamed: None }
+        Self {
+            table,
+            dir,
+            on_disk,
+            pending: BTreeMap::new(),
+            replaces: SeqSet::new(),
+            rows: 0,
+            bytes: 0,
+            renamed: None,
+        }
     }
 
-    fn add(&mut self, seq: i64, batch: &RecordBatch) {
+    fn add(&mut self, seq: i64, replaces: Option<i64>, batch: &RecordBatch) {
+        replaces.into_iter().for_each(|old| self.replaces.insert(old));
         self.rows += batch.num_rows() as u64;
         self.bytes += memory(batch);
         self.pending.insert(seq, batch.clone());
@@ -299,7 +311,9 @@ impl Sealer {
     fn seal(&mut self, meta: &TableMeta, disk: &dyn Disk, done: &mut Vec<SealedShard>) -> Result<(), Error> {
         self.enter(disk, done)?;
         let counter = self.on_disk.next_counter;
-        let Some(encoded) = shard::encode(self.table, meta, counter, &self.pending)? else { return Ok(()) };
+        let Some(encoded) = shard::encode(self.table, meta, counter, &self.pending, &self.replaces)? else {
+            return Ok(());
+        };
         // Counted up even if this fails: a name is given once.
         self.on_disk.next_counter = counter.saturating_add(1);
         let unfinished = self.dir.join(format!("{}{}", encoded.line.shard, shard::SUFFIX_UNFINISHED));
@@ -317,6 +331,7 @@ impl Sealer {
             return Err(error);
         }
         self.pending.clear();
+        self.replaces = SeqSet::new();
         (self.rows, self.bytes) = (0, 0);
         self.renamed = Some((encoded.line, encoded.seqs));
         self.enter(disk, done)

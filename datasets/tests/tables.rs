@@ -9,6 +9,7 @@ use arrow::datatypes::{DataType, Field, Int8Type, Schema};
 use arrow::ipc::writer::StreamWriter;
 use datasets::Error;
 use datasets::read::{self, TableReader, texts};
+use datasets::record::GroupRecord;
 use datasets::recorder::{self, no_inline};
 use datasets::schema::{META_SCHEMA, META_SEQS, Table};
 use datasets::seqs::SeqSet;
@@ -89,6 +90,46 @@ fn rows_of_replaced_rollouts_lie_in_shards_that_are_not_told_of() {
     writer.append(&refilled, &no_inline).unwrap();
     assert_eq!(writer.seal().unwrap().len(), 1);
     assert_eq!((rows(&job_dir(root.path(), sample::JOB)), rows(&dir)), (3, 1));
+}
+
+#[test]
+fn a_group_that_closes_anew_is_read_under_its_new_seq_alone_also_after_a_crash() {
+    let root = tempfile::tempdir().unwrap();
+    let mut writer = open(root.path(), ShardPlan::default());
+    for seq in 1..=2 {
+        append(&mut writer, seq).unwrap();
+    }
+    writer.seal().unwrap();
+    let seqs = || {
+        let reader = TableReader::open(&trajectories(root.path())).unwrap();
+        let batches = reader.batches().map(Result::unwrap).filter(|batch| batch.num_rows() > 0);
+        batches.map(|batch| texts(&batch, "group_id")[0].unwrap().to_owned()).collect::<Vec<_>>()
+    };
+    assert_eq!(seqs().len(), 2);
+    let again = |seq| {
+        let first = sample::group(1, &mut sample::Blobs::default());
+        GroupRecord { seq, replaces: Some(if seq == 3 { 1 } else { 3 }), ..first }
+    };
+    writer.append(&again(3), &no_inline).unwrap();
+    assert_eq!(seqs().len(), 2, "the old rows count until the new ones are sealed");
+    writer.seal().unwrap();
+    writer.append(&again(4), &no_inline).unwrap();
+    writer.seal().unwrap();
+    let mut groups = seqs();
+    groups.sort();
+    groups.dedup();
+    assert_eq!((groups.len(), seqs().len()), (2, 2));
+    assert_eq!(read::summary(&job_dir(root.path(), sample::JOB)).unwrap().groups, 2);
+    // A crash between the shard and its line: the shard itself says what it replaces.
+    drop(writer);
+    let manifest = trajectories(root.path()).join("manifest.jsonl");
+    let text = fs::read_to_string(&manifest).unwrap();
+    let last = text.trim_end().rfind('\n').unwrap() + 1;
+    assert!(text[last..].contains("\"replaces\":\"3\""), "{text}");
+    fs::write(&manifest, &text[..last]).unwrap();
+    assert_eq!(seqs().len(), 2);
+    drop(open(root.path(), ShardPlan::default()));
+    assert_eq!(fs::read_to_string(&manifest).unwrap(), text);
 }
 
 #[test]

@@ -21,6 +21,7 @@ use crate::attempt::{self, Assignment, Finished, Tools};
 use crate::capacity::{Measured, Vitals};
 use crate::capture::{self, Stream};
 use crate::clock::boot_now;
+use crate::identity::{self, IDENTIFYING_MAX};
 use crate::lease::Lease;
 use crate::lifecycle::{Action, At, Book, Finish, Kill, Order, Progress, Refusal, RefusalClass, Report};
 use crate::link::{FromLink, Opening, Session};
@@ -71,6 +72,7 @@ pub(crate) struct Agent {
     /// Teardowns and creations nobody waits for.
     stragglers: TaskTracker,
     log_reads: Arc<Semaphore>,
+    identifying: Arc<Semaphore>,
     serial: u64,
     is_abandoning: bool,
 }
@@ -91,6 +93,7 @@ impl Agent {
             progressed: Some(progressed),
             stragglers: TaskTracker::new(),
             log_reads: Arc::new(Semaphore::new(LOG_READS_MAX)),
+            identifying: Arc::new(Semaphore::new(IDENTIFYING_MAX)),
             serial: 0,
             is_abandoning: false,
         }
@@ -224,6 +227,7 @@ impl Agent {
             Command::Release(at) => book.release(at),
             Command::Acknowledge(at) => book.acknowledge(at),
             Command::ReadLog(request) => return self.read_log(request),
+            Command::Identify(image) => return self.identify(image),
         };
         self.act(actions);
     }
@@ -356,6 +360,15 @@ impl Agent {
             // Nothing new for now: the reader asks again.
             Err(_) => self.report(messages::log_data(request.request, Vec::new(), false)),
         }
+    }
+
+    /// A tree is read in the background; whoever asks is answered all the same.
+    fn identify(&mut self, image: String) {
+        let Some(session) = &self.session else { return };
+        let (backend, reports) = (self.parts.backend.clone(), session.reports.clone());
+        let (workspaces, storage) = (Arc::clone(&self.parts.workspaces), session.storage.clone());
+        let permits = self.identifying.clone();
+        drop(tokio::spawn(identity::answer(backend, workspaces, storage, image, permits, reports)));
     }
 
     fn check_lease(&mut self) {

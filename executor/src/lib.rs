@@ -23,6 +23,7 @@ pub mod doctor;
 mod error;
 mod grading;
 mod host;
+mod identity;
 mod lease;
 pub mod lifecycle;
 mod link;

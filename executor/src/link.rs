@@ -284,6 +284,7 @@ impl Link {
                     Some(v1::command::Kind::Release(release)) => messages::release(&release),
                     Some(v1::command::Kind::EndedAck(ack)) => messages::acknowledge(&ack),
                     Some(v1::command::Kind::ReadLog(read)) => messages::read_log(read),
+                    Some(v1::command::Kind::Identify(identify)) => messages::identify(identify),
                     Some(v1::command::Kind::Welcome(_)) | None => continue,
                 };
                 match read {

@@ -23,6 +23,8 @@ pub(crate) enum Command {
     Release(At),
     Acknowledge(At),
     ReadLog(LogRequest),
+    /// Say what digest this image has here.
+    Identify(String),
 }
 
 /// Reads captured output of an attempt that is still held.
@@ -93,6 +95,15 @@ pub(crate) fn read_log(message: v1::ReadLog) -> Result<Command, WireError> {
         offset: message.offset,
         bytes_max: message.bytes_max,
     }))
+}
+
+pub(crate) fn identify(message: v1::IdentifyImage) -> Result<Command, WireError> {
+    from_wire::bounded("image", &message.image, rollout::spec::PATH_BYTES_MAX)?;
+    Ok(Command::Identify(message.image))
+}
+
+pub(crate) fn identified(image: String, digest: Option<String>) -> v1::Report {
+    v1::Report { kind: Some(v1::report::Kind::Identified(v1::ImageIdentified { image, digest })) }
 }
 
 pub(crate) fn report(report: Report) -> v1::Report {

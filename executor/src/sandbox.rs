@@ -27,6 +27,9 @@ pub trait Backend: Send + Sync + fmt::Debug {
     /// provisioning is one block with one failure path.
     async fn create(&self, spec: SandboxSpec) -> Result<Box<dyn Sandbox>, CreateError>;
 
+    /// The digest this image has here, prepared if need be. May take as long as reading all of it.
+    async fn image_digest(&self, image: &str) -> Result<String, CreateError>;
+
     /// Sandboxes alive, and how many could be (the tightest ceiling).
     fn ceilings(&self) -> Ceilings;
 

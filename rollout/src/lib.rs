@@ -20,6 +20,7 @@ pub mod outcome;
 pub mod plan;
 pub mod quantity;
 pub mod resolve;
+pub mod result_key;
 pub mod reward;
 pub mod schedule;
 pub mod selection;

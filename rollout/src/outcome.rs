@@ -52,6 +52,25 @@ impl Outcome {
             checkpoint: None,
         }
     }
+
+    /// What a step has that found its result and ran nothing.
+    pub fn found(checkpoint: Checkpoint, times: Times) -> Self {
+        Self {
+            failure: None,
+            exit_code: None,
+            signal: None,
+            oom: false,
+            timed_out: false,
+            stdout: Captured::default(),
+            stderr: Captured::default(),
+            artifacts: Vec::new(),
+            reward: None,
+            times,
+            usage: Usage::default(),
+            image_digest: checkpoint.image.clone(),
+            checkpoint: Some(checkpoint),
+        }
+    }
 }
 
 impl Times {

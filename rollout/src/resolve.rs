@@ -15,6 +15,7 @@ use crate::plan::{
     SourcePlan, StepPlan, Template,
 };
 use crate::quantity::Resources;
+use crate::result_key::ResultKey;
 use crate::spec::{self, DiagnosticCode};
 use crate::text::{nearest, shown};
 use crate::time::Millis;
@@ -130,7 +131,6 @@ struct Names<'a> {
     row: Option<&'a Map<String, Value>>,
     lookup: Option<&'a Lookup<'a>>,
     step: Option<(&'a StepPlan, &'a str)>,
-    image_digest: Option<&'a str>,
 }
 
 impl Names<'_> {
@@ -164,7 +164,6 @@ impl Names<'_> {
             ["group", "size"] => Some(self.plan.group.size.to_string()),
             ["group", "epoch"] => self.lookup.map(|lookup| lookup.epoch.to_string()),
             ["step", "name"] => self.step.map(|(step, _)| step.name.to_string()),
-            ["image", "digest"] => self.image_digest.map(str::to_owned),
             ["step", "hash"] => self.step.map(|(_, hash)| hash.to_owned()),
             ["rollout", "id"] => self.rollout().map(|rollout| rollout.to_string()),
             ["rollout", "sample_index"] => self.rollout().map(|rollout| rollout.sample.to_string()),
@@ -258,8 +257,7 @@ fn row_value(row: &Map<String, Value>, columns: &[&str]) -> Result<String, Resol
 /// not printable ASCII.
 pub fn task_id(plan: &JobPlan, index: u64, row: &Map<String, Value>) -> Result<String, ResolveError> {
     let Some(template) = &plan.tasks.id else { return Ok(format!("row-{index}")) };
-    let id = Names { plan, job: None, row: Some(row), lookup: None, step: None, image_digest: None }
-        .expand(template)?;
+    let id = Names { plan, job: None, row: Some(row), lookup: None, step: None }.expand(template)?;
     if id.len() > TASK_ID_BYTES_MAX {
         return Err(ResolveError::TooLong {
             field: "tasks.id".to_owned(),
@@ -283,8 +281,7 @@ pub fn task_id(plan: &JobPlan, index: u64, row: &Map<String, Value>) -> Result<S
 /// The path is empty, too long, a URL, or holds a control character.
 pub fn output_table(plan: &JobPlan, job: JobId) -> Result<Option<String>, ResolveError> {
     let Some(template) = &plan.output.table else { return Ok(None) };
-    let table = Names { plan, job: Some(job), row: None, lookup: None, step: None, image_digest: None }
-        .expand(template)?;
+    let table = Names { plan, job: Some(job), row: None, lookup: None, step: None }.expand(template)?;
     spec::check_table(&table).map_err(|bad| ResolveError::BadValue {
         field: "output.table".to_owned(),
         problem: bad.message,
@@ -356,7 +353,7 @@ fn bad_values(plan: &JobPlan, index: u64, row: &Map<String, Value>) -> Vec<Resol
             let rollout = (plan.step(step).per == Per::Rollout).then_some(rollout);
             let lookup = Lookup { row, task_id: &task_id, group, epoch: 0, rollout };
             resolve(plan, step, &lookup, None, &mut faults)?;
-            let key = checkpoint_key(plan, step, &lookup, "sha256:", None);
+            let key = result_key(plan, step, &lookup, None);
             faults.take(key, None).map(drop)
         })
     });
@@ -540,14 +537,7 @@ fn fitting(step: &StepPlan, slots: [u64; 7]) -> Result<Resources, ResolveError> 
 
 fn names<'a>(plan: &'a JobPlan, step: &'a StepPlan, lookup: &'a Lookup<'a>, hash: &'a str) -> Names<'a> {
     let job = Some(lookup.group.job);
-    Names {
-        plan,
-        job,
-        row: Some(lookup.row),
-        lookup: Some(lookup),
-        step: Some((step, hash)),
-        image_digest: None,
-    }
+    Names { plan, job, row: Some(lookup.row), lookup: Some(lookup), step: Some((step, hash)) }
 }
 
 fn field_of(step: &StepPlan, field: &str) -> String {
@@ -602,33 +592,36 @@ fn step_hash(
     Ok(format!("sha256:{}", hex::encode(Sha256::digest(text.as_bytes()))))
 }
 
-/// The key under which the result of step `index` is shared, if it has one. `image_digest` is that
-/// of the step's image.
+/// The key under which the result of step `index` is shared, if it has one.
 ///
 /// # Errors
-/// A lookup has no value here, or the key is empty or longer than [`CHECKPOINT_KEY_BYTES_MAX`].
-pub fn checkpoint_key(
+/// A lookup has no value here, or the key is empty or longer than [`CHECKPOINT_KEY_BYTES_MAX`],
+/// digests not counted.
+pub fn result_key(
     plan: &JobPlan,
     index: StepIndex,
     lookup: &Lookup<'_>,
-    image_digest: &str,
     client_files: Option<&BTreeMap<String, String>>,
-) -> Result<Option<String>, ResolveError> {
+) -> Result<Option<ResultKey>, ResolveError> {
     let step = plan.step(index);
     let Some(template) = &step.checkpoint.key else { return Ok(None) };
     let resources = own_resources(plan, index, lookup, &mut Faults::none())?;
     let bare = with_hash(&names(plan, step, lookup, ""), step, resources, client_files, &mut Faults::none())?;
     let hash = step_hash(plan, step, &bare, lookup, client_files)?;
-    let names = Names { image_digest: Some(image_digest), ..names(plan, step, lookup, &hash) };
-    let key = names.expand(template)?;
-    if key.is_empty() {
+    let names = names(plan, step, lookup, &hash);
+    let is_digest = |piece: &Piece| matches!(piece, Piece::Lookup(path) if path.join(".") == "image.digest");
+    let between = template.0.split(is_digest).map(|pieces| names.expand(&Template(pieces.to_vec())));
+    let parts = between.collect::<Result<Vec<String>, ResolveError>>()?;
+    let bytes: usize = parts.iter().map(String::len).sum();
+    if bytes == 0 && parts.len() == 1 {
         return Err(bad(step, "checkpoint.key", "is empty".to_owned(), "a key that names the result"));
     }
-    if key.len() > CHECKPOINT_KEY_BYTES_MAX {
+    if bytes > CHECKPOINT_KEY_BYTES_MAX {
         let field = field_of(step, "checkpoint.key");
-        return Err(ResolveError::TooLong { field, bytes: key.len(), limit: CHECKPOINT_KEY_BYTES_MAX });
+        return Err(ResolveError::TooLong { field, bytes, limit: CHECKPOINT_KEY_BYTES_MAX });
     }
-    Ok(Some(key))
+    let project = plan.project.clone().unwrap_or_default();
+    Ok(Some(ResultKey { project, image: bare.image, parts }))
 }
 
 fn with_hash(

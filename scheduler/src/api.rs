@@ -15,6 +15,7 @@ mod logs;
 mod nodes;
 mod outlet;
 mod page;
+mod retry;
 mod rollouts;
 mod schedules;
 pub(crate) mod submit;
@@ -149,6 +150,10 @@ impl v1::jobs_server::Jobs for JobsService {
     async fn cancel(&self, request: Request<v1::CancelRequest>) -> Reply<v1::Job> {
         answer(self.needs_yard())?;
         answer(jobs::cancel(self, request.into_inner()).await)
+    }
+    async fn retry(&self, request: Request<v1::RetryRequest>) -> Reply<v1::RetryReply> {
+        answer(self.needs_yard())?;
+        answer(retry::retry(self, request.into_inner()).await)
     }
     async fn logs(&self, request: Request<v1::LogsRequest>) -> Reply<Self::LogsStream> {
         answer(logs::logs(self, &request.into_inner()).await)

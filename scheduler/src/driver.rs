@@ -9,7 +9,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use rollout::{BootTime, FailureCode, JobId, Millis, Timestamp};
+use rollout::state::JobState;
+use rollout::{BootTime, FailureCode, GroupId, JobId, Millis, Timestamp};
+use rollout_wire::v1;
+use scheduler_core::snapshot::JobSnapshot;
 use scheduler_core::{Cluster, Command, Event, Now, Record};
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::MissedTickBehavior;
@@ -24,6 +27,7 @@ use crate::inbox::{
 };
 use crate::jobs::Jobs;
 use crate::link::Links;
+use crate::retry::{CANDIDATES_MAX, Choice, Retry, RetryRefused};
 use crate::store::{Batch, NewJob, Reads, Writer};
 use crate::sums;
 
@@ -89,6 +93,7 @@ impl Deadlines {
 enum Reply {
     Submitted(oneshot::Sender<Result<Submitted, SubmitRefused>>, Submitted),
     Done(oneshot::Sender<()>),
+    Retried(oneshot::Sender<Result<v1::RetryReply, RetryRefused>>, Box<v1::RetryReply>),
     Ask(Question),
 }
 
@@ -209,6 +214,7 @@ impl Driver {
                 // Whoever asked may be gone; what was stored stays stored.
                 Reply::Submitted(sender, submitted) => drop(sender.send(Ok(submitted))),
                 Reply::Done(sender) => drop(sender.send(())),
+                Reply::Retried(sender, reply) => drop(sender.send(Ok(*reply))),
                 Reply::Ask(question) => question(&self.cluster, now),
             }
         }
@@ -254,6 +260,7 @@ impl Driver {
                 }
             }
             Input::Submit(submission) => self.submit(pass, now, *submission).await,
+            Input::Retry(retry) => self.retry(pass, now, *retry).await,
             Input::Cancel { job, code, reason, done } => {
                 self.apply(pass, now, Event::JobCancelled { job, code, reason });
                 pass.replies.push(Reply::Done(done));
@@ -269,7 +276,12 @@ impl Driver {
                 pass.replies.push(Reply::Done(done));
             }
             Input::RemoveCheckpoints { records, done } => {
-                pass.batch.records.extend(records);
+                // A group may have been made to run again since they were listed.
+                let is_closed = |record: &Record| match record {
+                    Record::CheckpointRemoved { attempt, .. } => !self.cluster.holds(attempt.rollout.group),
+                    _ => true,
+                };
+                pass.batch.records.extend(records.into_iter().filter(is_closed));
                 pass.replies.push(Reply::Done(done));
             }
             Input::Ask(question) => pass.replies.push(Reply::Ask(question)),
@@ -356,9 +368,14 @@ impl Driver {
     fn perform(&mut self, command: Command) {
         match command {
             Command::Expand { job, first, count } => self.expand(job, first, count),
+            Command::Reopen { group } => self.reopen(group),
             Command::Record { .. } => self.recorder.notify_one(),
             Command::Disconnect { node, incarnation, reason } => {
                 self.links.close(&node, incarnation, reason);
+            }
+            Command::Identify { ref node, incarnation, .. } => {
+                let node = node.clone();
+                self.links.send(&node, incarnation, command);
             }
             Command::Start { ref to, .. }
             | Command::Kill { ref to, .. }
@@ -380,6 +397,91 @@ impl Driver {
             };
             // A driver that has stopped asks again after its restart.
             let _ = inbox.send(Input::Event(Event::GroupsExpanded { job, first, groups })).await;
+        });
+    }
+
+    /// Who is run again is decided by what is stored; what is stored since changes that again, so the
+    /// core takes each rollout at most once, and only if it is still the one that counts.
+    async fn retry(&mut self, pass: &mut Pass, now: Now, retry: Retry) {
+        let reply = match self.try_retry(pass, now, &retry).await {
+            Ok(reply) => reply,
+            Err(refused) => return drop(retry.reply.send(Err(refused))),
+        };
+        pass.replies.push(Reply::Retried(retry.reply, Box::new(reply)));
+    }
+
+    async fn try_retry(
+        &mut self,
+        pass: &mut Pass,
+        now: Now,
+        retry: &Retry,
+    ) -> Result<v1::RetryReply, RetryRefused> {
+        let pending = pass.batch.retry_requests.iter().find(|(key, ..)| *key == retry.key);
+        let known = match pending {
+            Some((_, hash, reply)) => Some((hash.clone(), reply.clone())),
+            None => self.reads.retry_request(&retry.key).await?,
+        };
+        if let Some((hash, reply)) = known {
+            return if hash == retry.request_hash { Ok(reply) } else { Err(RetryRefused::KeyInUse) };
+        }
+        let job = retry.job;
+        let state = match self.cluster.job_state(job) {
+            // It is not stored yet that it has ended.
+            Some(state) if state.is_final() => return Err(RetryRefused::Ending),
+            Some(state) => state,
+            None => self.reads.job_state(job).await?.ok_or(RetryRefused::NoJob)?,
+        };
+        if state == JobState::Cancelling || state == JobState::Cancelled && !retry.scope.cancelled {
+            return Err(RetryRefused::Cancelled);
+        }
+        let found = self.reads.retry_candidates(job, retry.of).await?;
+        if found.len() > CANDIDATES_MAX {
+            return Err(RetryRefused::TooMany);
+        }
+        let choice = Choice::of(found, retry.scope);
+        let reopened = match state.is_final() && !choice.rollouts.is_empty() {
+            true => Some(Box::new(self.stored_job(job, now).await?)),
+            false => None,
+        };
+        let lift = retry.scope.all_failed;
+        if reopened.is_some() {
+            pass.batch.retried_jobs.push(job);
+        }
+        let rollouts = choice.rollouts.clone();
+        let records = self.cluster.apply(now, Event::RetryAsked { job, reopened, rollouts, lift });
+        let asked = records.iter().filter(|record| matches!(record, Record::RetryAsked { .. })).count();
+        let lifted = records.iter().any(|record| matches!(record, Record::JobState { .. }));
+        pass.batch.records.extend(records);
+        let reply = choice.reply(asked as u64);
+        if asked == 0 && !lifted && !choice.is_asked() {
+            return Err(RetryRefused::Nothing(Box::new(reply)));
+        }
+        pass.batch.retry_requests.push((retry.key.clone(), retry.request_hash.clone(), reply.clone()));
+        Ok(reply)
+    }
+
+    /// A job that has ended, to run again. Its timeout counts from now.
+    async fn stored_job(&mut self, job: JobId, now: Now) -> Result<JobSnapshot, RetryRefused> {
+        let row = self.reads.job(job).await?.ok_or(RetryRefused::NoJob)?;
+        let facts = self.jobs.of(&row).await?;
+        self.deadlines.add(job, facts.plan.timeout, now.wall, now);
+        let none = |index| {
+            let problem = format!("group {index} of a job that has ended is not sealed");
+            Err(Error::StoreDiverged { problem })
+        };
+        Ok(self.reads.job_snapshot(&row, facts.plan.clone(), none).await?)
+    }
+
+    /// A sealed group is read outside the loop, as rows are.
+    fn reopen(&self, group: GroupId) {
+        let (jobs, inbox, stop) = (self.jobs.clone(), self.inbox.clone(), self.stop.clone());
+        self.tasks.spawn(async move {
+            let stored = tokio::select! {
+                stored = jobs.sealed_group(group) => stored.map(Box::new),
+                () = stop.cancelled() => return,
+            };
+            // A driver that has stopped asks again after its restart.
+            let _ = inbox.send(Input::Event(Event::GroupReopened { group, stored })).await;
         });
     }
 

@@ -52,6 +52,7 @@ pub enum Input {
         incarnation: IncarnationId,
     },
     Submit(Box<Submission>),
+    Retry(Box<crate::retry::Retry>),
     Cancel {
         job: JobId,
         code: FailureCode,
@@ -135,6 +136,7 @@ impl fmt::Debug for Input {
             Self::Attached { session, .. } => f.debug_tuple("Attached").field(session).finish(),
             Self::Detached { session, .. } => f.debug_tuple("Detached").field(session).finish(),
             Self::Submit(submission) => f.debug_tuple("Submit").field(&submission.new_job.job).finish(),
+            Self::Retry(retry) => f.debug_tuple("Retry").field(&retry.job).finish(),
             Self::Cancel { job, .. } => f.debug_tuple("Cancel").field(job).finish(),
             Self::Sealed { groups, .. } => f.debug_tuple("Sealed").field(&groups.len()).finish(),
             Self::Schedule { change, .. } => f.debug_tuple("Schedule").field(change).finish(),

@@ -9,10 +9,12 @@ use std::time::Duration;
 
 use blobs::BlobStore;
 use rollout::failure::Failure;
-use rollout::plan::{Field, JobPlan, ResolvedStep, ResourcesPlan};
+use rollout::plan::{Field, JobPlan, Per, ResolvedStep, ResourcesPlan};
 use rollout::resolve::{self, Lookup, ResolveError};
-use rollout::{AttemptId, FailureCode, GroupId, JobId, Millis};
-use scheduler_core::event::ExpandedGroup;
+use rollout::result_key::ResultKey;
+use rollout::{AttemptId, FailureCode, GroupId, JobId, Millis, RolloutId, StepIndex};
+use scheduler_core::event::{ExpandedGroup, StepKeys};
+use scheduler_core::snapshot::GroupSnapshot;
 use sha2::{Digest, Sha256};
 
 use crate::error::Error;
@@ -111,7 +113,7 @@ impl JobFacts {
     fn lookup<T>(
         &self,
         group: GroupId,
-        rollout: Option<rollout::RolloutId>,
+        rollout: Option<RolloutId>,
         use_it: impl FnOnce(&Lookup<'_>) -> Result<T, ResolveError>,
     ) -> Result<Result<T, ResolveError>, RowsError> {
         let row = self.row(group.index)?;
@@ -151,8 +153,9 @@ impl JobFacts {
         let times = steps
             .iter()
             .any(|step| [&step.start_timeout, &step.timeout, &step.grace].into_iter().any(looked_up));
-        if !sizes && !times {
-            return Ok(ExpandedGroup { resources: None, spans: None, broken: None });
+        let keyed = steps.iter().any(|step| step.checkpoint.key.is_some());
+        if !sizes && !times && !keyed {
+            return Ok(ExpandedGroup::default());
         }
         let group = GroupId { job: self.job, index };
         let asked = self.lookup(group, None, |lookup| {
@@ -161,17 +164,41 @@ impl JobFacts {
                 .then(|| steps().map(|step| resolve::resolve_resources(&self.plan, step, lookup)).collect());
             let spans =
                 times.then(|| steps().map(|step| resolve::resolve_span(&self.plan, step, lookup)).collect());
-            Ok((resources.transpose()?, spans.transpose()?))
+            let keys = steps().filter(|&step| self.plan.step(step).checkpoint.key.is_some());
+            let keys = keys.map(|step| self.keys(step, lookup)).collect::<Result<_, _>>()?;
+            Ok((resources.transpose()?, spans.transpose()?, keys))
         })?;
         Ok(match asked {
-            Ok((resources, spans)) => ExpandedGroup { resources, spans, broken: None },
+            Ok((resources, spans, keys)) => ExpandedGroup { resources, spans, broken: None, keys },
             Err(problem) => broken(Failure::new(FailureCode::NotFound, problem.to_string())),
         })
+    }
+
+    /// Of all samples; one where they are all the same. A refill has the key of whom it replaces.
+    fn keys(&self, step: StepIndex, group: &Lookup<'_>) -> Result<StepKeys, ResolveError> {
+        let key = |rollout| {
+            let lookup = Lookup { rollout, ..*group };
+            resolve::result_key(&self.plan, step, &lookup, Some(&self.files)).map(|key| key.map(Arc::new))
+        };
+        let mut keys: Vec<Arc<ResultKey>> = match self.plan.step(step).per {
+            Per::Group => key(None)?.into_iter().collect(),
+            Per::Rollout => {
+                let samples = 0..self.plan.group.started();
+                let rollout = |sample| RolloutId { group: group.group, sample, refill: 0 };
+                samples
+                    .filter_map(|sample| key(Some(rollout(sample))).transpose())
+                    .collect::<Result<_, _>>()?
+            }
+        };
+        if keys.windows(2).all(|pair| pair[0] == pair[1]) {
+            keys.truncate(1);
+        }
+        Ok(StepKeys { step, keys })
     }
 }
 
 fn broken(failure: Failure) -> ExpandedGroup {
-    ExpandedGroup { resources: None, spans: None, broken: Some(failure) }
+    ExpandedGroup { broken: Some(failure), ..Default::default() }
 }
 
 /// Facts by job; cheap to clone.
@@ -248,6 +275,27 @@ impl Jobs {
                 return (0..count).map(|_| group.clone()).collect();
             }
             tracing::warn!(%job, first, count, problem, "cannot read task rows; trying again");
+            tokio::time::sleep(backoff).await;
+            backoff = (backoff * 2).min(READ_BACKOFF_MAX);
+        }
+    }
+
+    /// A sealed group as the core takes it back; none if it cannot be read. What cannot be read now is
+    /// read again until it can.
+    pub(crate) async fn sealed_group(&self, group: GroupId) -> Option<GroupSnapshot> {
+        let mut backoff = READ_BACKOFF_FIRST;
+        loop {
+            let expanded = self.expand(group.job, group.index, 1).await.into_iter().next()?;
+            let error = match self.0.reads.sealed_group(group, expanded).await {
+                Ok(stored) => return stored,
+                Err(error) => error,
+            };
+            let problem = crate::health::chain(&error);
+            if error.is_permanent() {
+                tracing::warn!(%group, problem, "a sealed group cannot be opened again");
+                return None;
+            }
+            tracing::warn!(%group, problem, "cannot read a sealed group; trying again");
             tokio::time::sleep(backoff).await;
             backoff = (backoff * 2).min(READ_BACKOFF_MAX);
         }
@@ -346,7 +394,7 @@ mod tests {
         tokio::time::sleep(Duration::from_millis(300)).await;
         sqlx::query("ALTER TABLE away RENAME TO files").execute(&mut by_hand).await.unwrap();
         let groups = tokio::time::timeout(Duration::from_secs(60), expanding).await.expect("in time");
-        let whole = ExpandedGroup { resources: None, spans: None, broken: None };
+        let whole = ExpandedGroup::default();
         assert_eq!(groups.unwrap(), vec![whole; 2]);
     }
 }

@@ -24,6 +24,7 @@ mod lock;
 mod place;
 mod reader;
 mod recorder;
+mod retry;
 mod route;
 mod rows;
 mod schedules;

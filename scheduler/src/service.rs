@@ -204,10 +204,14 @@ async fn open_blobs(url: String) -> Result<BlobStore, Error> {
 }
 
 async fn restore(jobs: &Jobs, deadlines: &mut Deadlines, now: Now) -> Result<Snapshot, Error> {
-    let mut snapshot = Snapshot { jobs: Vec::new(), nodes: jobs.reads().node_snapshots().await? };
+    let mut snapshot = Snapshot {
+        results: jobs.reads().result_snapshots().await?,
+        jobs: Vec::new(),
+        nodes: jobs.reads().node_snapshots().await?,
+    };
     for row in jobs.reads().unfinished_jobs().await? {
         let facts = jobs.of(&row).await?;
-        deadlines.add(row.job, facts.plan.timeout, row.created_at, now);
+        deadlines.add(row.job, facts.plan.timeout, row.retried_at.unwrap_or(row.created_at), now);
         let plan = facts.plan.clone();
         // A row that cannot be read now stops the start, which can be tried again; to call its
         // group broken would throw away what its rollouts have done.

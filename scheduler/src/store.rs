@@ -14,6 +14,7 @@ mod groups;
 mod open;
 mod read;
 mod restore;
+mod retries;
 mod row;
 mod schedules;
 mod writer;

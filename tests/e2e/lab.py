@@ -78,14 +78,18 @@ def query(yard: Yard, statement: str) -> object:
 
 
 def sealed_rows(directory: pathlib.Path) -> list[dict]:
-    rows = []
+    """Without those of groups that closed anew."""
+    rows, replaced = [], set()
     for line in (directory / "manifest.jsonl").read_text().splitlines():
         entry = json.loads(line)
         with pa.memory_map(str(directory / (entry["shard"] + ".arrows"))) as source:
             table = pa.ipc.open_stream(source).read_all()
         assert table.num_rows == entry["rows"], entry
         rows += table.to_pylist()
-    return rows
+        for part in filter(None, entry.get("replaces", "").split(",")):
+            first, _, last = part.partition("-")
+            replaced.update(range(int(first), int(last or first) + 1))
+    return [row for row in rows if row["seq"] not in replaced]
 
 
 def wait_until(condition, what: str, seconds: float = 60.0):

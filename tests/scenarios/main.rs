@@ -4,7 +4,7 @@
 //!
 //! A script is a spec between `spec` and `end`, then one verb a line:
 //! `submit N` (groups), `attach NODE cpu=N memory=SIZE`, `detach NODE`, `end ATTEMPT ok|CODE [REWARD]`,
-//! `refuse ATTEMPT busy|gone|bad MESSAGE`, `wait DURATION`, `cancel REASON`, `restart` (the scheduler, from
+//! `refuse ATTEMPT busy|gone|bad MESSAGE`, `identify NODE IMAGE DIGEST|missing`, `wait DURATION`, `retry ROLLOUT..`, `cancel REASON`, `restart` (the scheduler, from
 //! its store), `explain [ATTEMPT]`, `seal`. An attempt is written `g0-s1/step`,
 //! or `g0-shared/step` where the group runs the step once.
 

@@ -9,7 +9,7 @@ use rollout::outcome::{Captured, Outcome, Reward, Times, Usage};
 use rollout::plan::JobPlan;
 use rollout::quantity::Request;
 use rollout::*;
-use scheduler_core::event::{Capacity, ExpandedGroup, Fence, Measured, RefusalClass};
+use scheduler_core::event::{Capacity, ExpandedGroup, Fence, Measured, RefusalClass, StepKeys};
 use scheduler_core::model::Stored;
 use scheduler_core::{Cluster, Command, Config, Event, ExplainTarget, Now, Record};
 
@@ -40,7 +40,22 @@ fn workspace_of(attempt: AttemptId) -> Checkpoint {
     bytes[16] = attempt.step.0;
     let id = LayerId::from_bytes(bytes);
     let layer = Layer { id, blob: id.hex(), packed: Bytes(1), content: Bytes(1), entries: 1 };
-    Checkpoint { image: String::new(), layers: vec![layer] }
+    Checkpoint { image: IMAGE.to_owned(), layers: vec![layer] }
+}
+
+/// The digest of every sandbox's image.
+const IMAGE: &str = "host:1";
+
+/// Keys of steps whose spec looks nothing up in a row.
+fn keys(plan: &JobPlan) -> Vec<StepKeys> {
+    let row = serde_json::Map::new();
+    let group = GroupId { job: JOB, index: 0 };
+    let lookup = resolve::Lookup { row: &row, task_id: "row-0", group, epoch: 0, rollout: None };
+    let of = |step| {
+        let key = resolve::result_key(plan, step, &lookup, None).expect("a key without lookups")?;
+        Some(StepKeys { step, keys: vec![Arc::new(key)] })
+    };
+    plan.step_indices().filter_map(of).collect()
 }
 
 /// The output of a script: each line of it, then what followed, indented.
@@ -74,6 +89,7 @@ impl Yard {
         match words[..] {
             ["submit", groups] => {
                 let groups_total = groups.parse().unwrap();
+                self.stored.keys.insert(JOB, keys(&self.plan));
                 self.stored.submit(JOB, self.plan.clone(), groups_total, self.now.wall);
                 let (plan, created_at) = (self.plan.clone(), self.now.wall);
                 self.event(Event::JobSubmitted { job: JOB, plan, groups_total, created_at });
@@ -93,6 +109,18 @@ impl Yard {
                 };
                 let (at, attempt) = self.running(attempt);
                 self.event(Event::AttemptRefused { at, attempt, class, message: message.join(" ") });
+            }
+            ["identify", name, image, digest] => {
+                let (node, incarnation) = self.node(name);
+                let digest = (digest != "missing").then(|| digest.to_owned());
+                self.event(Event::ImageIdentified { node, incarnation, image: image.to_owned(), digest });
+            }
+            ["retry", ref rollouts @ ..] => {
+                let ended = self.stored.job_state(JOB).is_some_and(|state| state.is_final());
+                let reopened = self.stored.job_snapshot(JOB).filter(|_| ended).map(Box::new);
+                let rollout = |text: &&str| format!("{JOB}-{text}").parse().expect("g0-s0");
+                let rollouts = rollouts.iter().map(rollout).collect();
+                self.event(Event::RetryAsked { job: JOB, reopened, rollouts, lift: false });
             }
             ["wait", length] => self.wait(length.parse().unwrap()),
             ["cancel", ref reason @ ..] => {
@@ -159,7 +187,7 @@ impl Yard {
             reward,
             times: Times::default(),
             usage: Usage::default(),
-            image_digest: String::new(),
+            image_digest: IMAGE.to_owned(),
             checkpoint: self.plan.step(attempt.step).checkpoint.after.then(|| workspace_of(attempt)),
         });
         self.event(Event::AttemptEnded { at, attempt, outcome, kept });
@@ -203,9 +231,14 @@ impl Yard {
             for command in plan.commands {
                 self.tell_command(&command);
                 if let Command::Expand { job, first, count } = command {
-                    let groups =
-                        vec![ExpandedGroup { resources: None, spans: None, broken: None }; count as usize];
+                    let group = ExpandedGroup { keys: keys(&self.plan), ..Default::default() };
+                    let groups = vec![group; count as usize];
                     let records = self.cluster.apply(self.now, Event::GroupsExpanded { job, first, groups });
+                    self.tell(records);
+                    again = true;
+                } else if let Command::Reopen { group } = command {
+                    let stored = self.stored.sealed_group(group).map(Box::new);
+                    let records = self.cluster.apply(self.now, Event::GroupReopened { group, stored });
                     self.tell(records);
                     again = true;
                 }
@@ -247,11 +280,28 @@ impl Yard {
                 Record::CheckpointRemoved { attempt, why, .. } => {
                     format!("drop what {} left: {why}", self.name(attempt))
                 }
+                Record::ResultStored { name, attempt, .. } => {
+                    format!("store what {} left as {name}", self.name(attempt))
+                }
+                Record::ResultDropped { name, why } => format!("drop result {name}: {why}"),
+                Record::ResultUsed { rollout, step, name, .. } => {
+                    let step = &self.plan.step(step).name;
+                    format!("step {}/{step} finds {name}", short(rollout))
+                }
+                Record::ResultUnused { rollout, step } => {
+                    let step = &self.plan.step(step).name;
+                    format!("step {}/{step} lets go of what it found", short(rollout))
+                }
                 Record::StepState { rollout, step, state } => {
                     let step = &self.plan.step(step).name;
                     format!("step {}/{step} is {}", short(rollout), state.as_str())
                 }
                 Record::RolloutRefilled { rollout } => format!("refill: rollout {} begins", short(rollout)),
+                Record::RetryAsked { rollout } => format!("rollout {} is to run again", short(rollout)),
+                Record::RetrySettled { rollout } => {
+                    format!("rollout {} is not asked for any more", short(rollout))
+                }
+                Record::GroupReopened { group } => format!("group {} is open again", group.index),
                 Record::RolloutEnded { rollout, end } => {
                     let failure =
                         end.failure.map_or(String::new(), |f| format!(", {} ({})", f.code, f.domain));
@@ -281,6 +331,7 @@ impl Yard {
             Command::Start { to, attempt, keep, .. } => {
                 format!("start {} on {}{}", self.name(*attempt), to.node, if *keep { ", keep" } else { "" })
             }
+            Command::Identify { node, image, .. } => format!("ask {node} for the digest of image {image}"),
             Command::Kill { to, attempt, code, .. } => {
                 format!("kill {} on {}: {code}", self.name(*attempt), to.node)
             }
@@ -288,6 +339,7 @@ impl Yard {
                 format!("release the sandbox of {} on {}", self.name(*attempt), to.node)
             }
             Command::AckEnded { attempt, .. } => format!("acknowledge {}", self.name(*attempt)),
+            Command::Reopen { group } => format!("read group {} back", group.index),
             Command::Record { group, seq } => format!("record group {} under seq {seq}", group.index),
             Command::Disconnect { node, reason, .. } => format!("disconnect {node}: {reason}"),
         };
@@ -301,8 +353,11 @@ impl Yard {
     /// The attempt that left this checkpoint.
     fn maker(&self, base: CheckpointId) -> String {
         let mut all = self.stored.checkpoints.values();
-        let known = all.find(|c| c.checkpoint.id() == base).expect("a stored checkpoint");
-        self.name(known.attempt)
+        if let Some(known) = all.find(|c| c.checkpoint.id() == base) {
+            return self.name(known.attempt);
+        }
+        assert!(self.stored.found.values().any(|found| found.id() == base), "a stored checkpoint");
+        "a maker whose own was dropped".to_owned()
     }
 
     fn parse(&self, text: &str) -> (RolloutId, StepIndex) {

@@ -10,6 +10,7 @@ use super::*;
 use crate::disk::faulty::{Fault, FaultyDisk};
 use crate::read::TableReader;
 use crate::sample;
+use crate::seqs::SeqSet;
 
 /// Notes which directories were synced.
 #[derive(Debug, Clone, Default)]
@@ -228,7 +229,7 @@ fn a_shard_cut_at_any_byte_is_never_taken_for_a_whole_one() {
             (seq, recorder::batches(&group, &recorder::no_inline).unwrap().steps)
         })
         .into();
-    let encoded = shard::encode(Table::Steps, &sample::meta(), 0, &groups).unwrap().unwrap();
+    let encoded = shard::encode(Table::Steps, &sample::meta(), 0, &groups, &SeqSet::new()).unwrap().unwrap();
     let path = Path::new("steps/shard");
     for cut in 0..encoded.bytes.len() {
         assert!(shard::decode(path, Table::Steps, &encoded.bytes[..cut]).is_err(), "cut {cut}");
@@ -309,7 +310,8 @@ fn a_whole_shard_of_sealed_groups_or_of_another_job_is_set_aside() {
     let other = TableMeta { job: JobId::from_bits(8), ..sample::meta() };
     let group = sample::group(3, &mut sample::Blobs::default());
     let steps = recorder::batches(&group, &recorder::no_inline).unwrap().steps;
-    let encoded = shard::encode(Table::Steps, &other, 2, &[(3, steps)].into()).unwrap().unwrap();
+    let encoded =
+        shard::encode(Table::Steps, &other, 2, &[(3, steps)].into(), &SeqSet::new()).unwrap().unwrap();
     fs::write(table.join(format!("{}.arrows", encoded.line.shard)), &encoded.bytes).unwrap();
 
     let (mut writer, recovery) = open(root.path());

@@ -81,7 +81,7 @@ pub fn outcome() -> Outcome {
 
 pub fn step(name: &str, kind: StepKind, attempt: u32, node: &str, outcome: Outcome) -> StepRecord {
     let (step_name, node) = (name.parse().unwrap(), NodeId(node.parse().unwrap()));
-    StepRecord { step_name, kind, attempt, node, queue: Some(Millis(250)), base: None, outcome }
+    StepRecord { step_name, kind, attempt, node: Some(node), queue: Some(Millis(250)), base: None, outcome }
 }
 
 fn graded(value: f32, components: &[(&str, f64)]) -> Reward {
@@ -175,6 +175,7 @@ pub fn group(seq: i64, blobs: &mut Blobs) -> GroupRecord {
     let dropped = seq % 3 == 0;
     let members = if dropped { vec![gone, never] } else { vec![won, timed_out, gone, never] };
     GroupRecord {
+        replaces: None,
         group,
         seq,
         task_id: format!("row-{index}"),

@@ -286,26 +286,35 @@ impl Container {
     }
 }
 
+impl Container {
+    /// The image of a spec, prepared if need be.
+    async fn image(&self, name: &str) -> Result<Arc<Image>, CreateError> {
+        if let Some(image) = self.images.ready(name) {
+            return Ok(image);
+        }
+        let (images, name) = (Arc::clone(&self.images), name.to_owned());
+        let prepared = tokio::task::spawn_blocking(move || images.get(&name)).await;
+        prepared.map_err(|error| {
+            let action = "preparing the image".to_owned();
+            CreateError::Failed { action, source: io::Error::other(error) }
+        })?
+    }
+}
+
 #[tonic::async_trait]
 impl Backend for Container {
     async fn create(&self, spec: SandboxSpec) -> Result<Box<dyn Sandbox>, CreateError> {
         check(&spec)?;
         let reserved = self.reserve(&spec.limits)?;
-        let (images, name) = (Arc::clone(&self.images), spec.image.clone());
         let failed = |action: &str| {
             let action = action.to_owned();
             move |source| CreateError::Failed { action, source }
         };
-        let base = spec.base.clone();
-        let ready = if base.is_some() { None } else { self.images.ready(&spec.image) };
-        let image = match ready {
-            Some(image) => image,
-            None => {
-                let prepare = move || match base {
-                    Some(base) => images.stacked(&name, &base),
-                    None => images.get(&name),
-                };
-                let prepared = tokio::task::spawn_blocking(prepare).await;
+        let image = match spec.base.clone() {
+            None => self.image(&spec.image).await?,
+            Some(base) => {
+                let (images, name) = (Arc::clone(&self.images), spec.image.clone());
+                let prepared = tokio::task::spawn_blocking(move || images.stacked(&name, &base)).await;
                 prepared.map_err(|error| failed("preparing the image")(io::Error::other(error)))??
             }
         };
@@ -362,6 +371,10 @@ impl Backend for Container {
             id_base: created.id_base,
             memory_disk: created.memory_disk,
         }))
+    }
+
+    async fn image_digest(&self, image: &str) -> Result<String, CreateError> {
+        Ok(self.image(image).await?.digest.clone())
     }
 
     async fn ended(&self) -> String {

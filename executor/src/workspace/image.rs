@@ -37,8 +37,13 @@ impl Workspaces {
     ) -> Result<Option<Arc<OciBase>>, FetchError> {
         let Some((image, layers)) = self.image(storage, tasks, text).await? else { return Ok(None) };
         let hold = self.hold(&image).await?;
-        let digest = format!("oci:{}", image.digest);
+        let digest = digest_of(&image);
         Ok(Some(Arc::new(OciBase { digest, layers, env: image.config.env.clone(), hold })))
+    }
+
+    /// The digest that sandboxes of the image will report. No layer is fetched. None: `host` and `dir:`.
+    pub(crate) async fn digest(&self, storage: &Storage, text: &str) -> Result<Option<String>, FetchError> {
+        Ok(self.read(storage, text).await?.map(|(image, _)| digest_of(&image)))
     }
 
     /// Its documents, and its layers bottom first. None: `host` and `dir:`.
@@ -48,6 +53,14 @@ impl Workspaces {
         tasks: &TaskTracker,
         text: &str,
     ) -> Result<Option<(Arc<Image>, Vec<Pinned>)>, FetchError> {
+        let Some((image, origin)) = self.read(storage, text).await? else { return Ok(None) };
+        let fetches = visible(&image)
+            .map(|layer| self.fetch_wanted(storage, tasks, Wanted::Image(layer.clone(), origin.clone())));
+        let layers = futures::future::try_join_all(fetches).await?;
+        Ok(Some((image, layers)))
+    }
+
+    async fn read(&self, storage: &Storage, text: &str) -> Result<Option<(Arc<Image>, Origin)>, FetchError> {
         let refused = |problem: &str| FetchError::Image { problem: format!("`{text}`: {problem}") };
         let reference: ImageRef = text.parse().map_err(|error| refused(&format!("{error}")))?;
         let (digest, origin) = match reference {
@@ -83,10 +96,7 @@ impl Workspaces {
             })
         });
         let image = Arc::clone(image.await?);
-        let fetches = visible(&image)
-            .map(|layer| self.fetch_wanted(storage, tasks, Wanted::Image(layer.clone(), origin.clone())));
-        let layers = futures::future::try_join_all(fetches).await?;
-        Ok(Some((image, layers)))
+        Ok(Some((image, origin)))
     }
 
     fn origin(&self, registry: &RegistryRef) -> Origin {
@@ -177,6 +187,10 @@ impl Workspaces {
         }
         Arc::clone(images.entry(text.to_owned()).or_insert_with(|| Arc::new(OnceCell::new())))
     }
+}
+
+fn digest_of(image: &Image) -> String {
+    format!("oci:{}", image.digest)
 }
 
 /// Bottom first. An overlay takes a directory once, and of a layer that is there twice the upper one

@@ -20,6 +20,7 @@ use tokio::sync::{Notify, watch};
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Point {
     Create,
+    Identify,
     SetLimits,
     WriteFile,
     ResetDir,
@@ -136,6 +137,12 @@ impl Backend for FakeBackend {
         state.created.push(spec.clone());
         let inner = Inner { spec, shared: self.shared.clone(), ..Inner::new() };
         Ok(Box::new(FakeSandbox { inner: Arc::new(inner) }))
+    }
+
+    async fn image_digest(&self, image: &str) -> Result<String, CreateError> {
+        let missing = || CreateError::ImageMissing { image: image.to_owned(), problem: "gone".to_owned() };
+        self.shared.pass(Point::Identify).await.map_err(|_| missing())?;
+        Ok("host:fake".to_owned())
     }
 
     fn ceilings(&self) -> Ceilings {

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use rollout_wire::v1::{self, command, held_attempt::Phase, report};
 
+use crate::fake::{Fault, Point};
 use crate::yard::{Yard, attempt, order};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -267,5 +268,23 @@ async fn sixty_attempts_at_once_end_once_each() {
         assert_eq!(ended.outcome.unwrap().failure, None);
     }
     assert!(!yard.has_unread(|r: &report::Kind| matches!(r, report::Kind::Ended(v1::AttemptEnded { .. }))));
+    yard.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn whoever_asks_what_an_image_is_gets_its_digest_or_that_it_is_not_there() {
+    let mut yard = Yard::start().await;
+    for (fault, expected) in [(None, Some("host:fake")), (Some(Fault::Fail), None)] {
+        if let Some(fault) = fault {
+            yard.backend.inject(Point::Identify, fault);
+        }
+        yard.send(command::Kind::Identify(v1::IdentifyImage { image: "host".to_owned() })).await;
+        let told = yard.wait("an answer", |kind| match kind {
+            report::Kind::Identified(told) => Some(told.clone()),
+            _ => None,
+        });
+        let told = told.await;
+        assert_eq!((told.image.as_str(), told.digest.as_deref()), ("host", expected));
+    }
     yard.stop().await;
 }

@@ -119,6 +119,8 @@ pub enum Command {
     },
     /// Remove checkpoints whose time is over and stored data that nobody needs
     Gc(Gc),
+    /// Run failed rollouts again
+    Retry(Retry),
     /// Copy sealed tables into files that other programs read
     Export(Export),
     /// What the yard runs again and again: specs with `schedule`
@@ -491,6 +493,21 @@ pub struct ImageBuild {
 pub struct ImageRm {
     /// Name or digest, as `rollyard image ls` has them
     pub name: String,
+}
+
+#[derive(Debug, Args)]
+pub struct Retry {
+    /// A job, a group (JOB-gN) or a rollout (JOB-gN-sN)
+    pub target: String,
+    /// Also what failed for the task or the grader; a job that its breaker holds goes on
+    #[arg(long)]
+    pub all_failed: bool,
+    /// Also what was cancelled; a job that was cancelled goes on
+    #[arg(long)]
+    pub cancelled: bool,
+    /// The same key gives the same answer; the default is a new one
+    #[arg(long, value_name = "KEY")]
+    pub idempotency_key: Option<String>,
 }
 
 #[derive(Debug, Args)]

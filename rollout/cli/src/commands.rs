@@ -140,6 +140,7 @@ pub async fn dispatch(cli: Cli, context: &Context) -> Result<ExitStatus, Error> 
         Command::Cancel(args) => jobs::cancel(context, &args).await,
         Command::Checkpoint { command } => checkpoint::checkpoint(context, &command).await,
         Command::Gc(args) => checkpoint::gc(context, &args).await,
+        Command::Retry(args) => jobs::retry(context, &args).await,
         Command::Export(args) => export::export(context, &args).await,
         Command::Schedule(command) => schedule::schedule(context, &command).await,
         Command::Image(args) => image::image(context, &args).await,

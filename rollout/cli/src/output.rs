@@ -18,7 +18,7 @@ use crate::spec::{DryRun, Finding};
 use crate::summary::Summary;
 use crate::view::{
     Checkpoint, CheckpointDetail, CheckpointDiff, Collected, Explanation, Exported, FiredSchedule, ImageRow,
-    ImageUsage, Job, Node, Rollout, RolloutSteps, Schedule, Scheduled, Submitted,
+    ImageUsage, Job, Node, Retried, Rollout, RolloutSteps, Schedule, Scheduled, Submitted,
 };
 
 /// Renders what a command found. The text ends with a line end, or is empty.
@@ -32,6 +32,7 @@ pub trait Output: std::fmt::Debug + Send + Sync {
     fn checkpoint(&self, checkpoint: &CheckpointDetail) -> String;
     fn checkpoint_diff(&self, diff: &CheckpointDiff) -> String;
     fn collected(&self, collected: &Collected) -> String;
+    fn retried(&self, retried: &Retried) -> String;
     fn exported(&self, exported: &[Exported]) -> String;
     fn images(&self, images: &[ImageRow]) -> String;
     fn image_usage(&self, usage: &ImageUsage) -> String;

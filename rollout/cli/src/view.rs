@@ -89,6 +89,37 @@ pub struct Rollout {
     pub reward: Option<f32>,
     pub created_at_us: Option<i64>,
     pub finished_at_us: Option<i64>,
+    /// Another one took its place.
+    pub superseded: bool,
+}
+
+/// What a request to run rollouts again came to.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Retried {
+    pub target: String,
+    /// Rollouts that are run again.
+    pub retried: u64,
+    pub not_retried: Vec<NotRetried>,
+    pub job: Option<Job>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct NotRetried {
+    pub code: String,
+    pub why: String,
+    pub rollouts: u64,
+}
+
+impl Retried {
+    pub fn new(target: &str, reply: v1::RetryReply) -> Self {
+        let reason = |r: v1::NotRetried| NotRetried { code: r.code, why: r.why, rollouts: r.rollouts };
+        Self {
+            target: target.to_owned(),
+            retried: reply.retried,
+            not_retried: reply.not_retried.into_iter().map(reason).collect(),
+            job: reply.job.map(Job::from),
+        }
+    }
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -312,23 +343,24 @@ pub struct RolloutSteps {
     pub reward: Option<f32>,
     pub created_at_us: Option<i64>,
     pub finished_at_us: Option<i64>,
+    /// Another one took its place.
+    pub superseded: bool,
     /// All of them, or those of the step that was asked for.
     pub steps: Vec<Step>,
 }
 
 impl RolloutSteps {
     pub fn new(rollout: Rollout, steps: Vec<Step>) -> Self {
-        let Rollout { id, task_id, status, stop_reason, failure, reward, created_at_us, finished_at_us } =
-            rollout;
         Self {
-            rollout: id,
-            task_id,
-            status,
-            stop_reason,
-            failure,
-            reward,
-            created_at_us,
-            finished_at_us,
+            rollout: rollout.id,
+            task_id: rollout.task_id,
+            status: rollout.status,
+            stop_reason: rollout.stop_reason,
+            failure: rollout.failure,
+            reward: rollout.reward,
+            created_at_us: rollout.created_at_us,
+            finished_at_us: rollout.finished_at_us,
+            superseded: rollout.superseded,
             steps,
         }
     }
@@ -443,6 +475,7 @@ impl From<v1::Rollout> for Rollout {
             reward: rollout.reward,
             created_at_us: rollout.created_at_us,
             finished_at_us: rollout.finished_at_us,
+            superseded: rollout.superseded,
         }
     }
 }

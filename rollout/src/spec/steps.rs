@@ -302,6 +302,35 @@ fn check_grader_view(
     }
 }
 
+/// A shared result follows from what its key can name: from run steps alone, all the way down.
+fn check_key(docs: &[StepDoc<'_>], starts: &[Option<Start>], index: usize, sink: &mut Sink) {
+    let doc = &docs[index];
+    let Some(found) = doc.all.object("checkpoint").find("key") else { return };
+    let mut refuse = |message: String, expected: &str| {
+        let fault = Diagnostic::error(Code::BadRelation, found.key_span, &found.path, message);
+        sink.push(fault.expected(expected));
+    };
+    let mut below = Some(index);
+    while let Some(at) = below {
+        let (step, is_own) = (&docs[at], at == index);
+        if step.kind != StepKind::Run && !is_own {
+            let (own, other) = (quoted(&doc.name), quoted(&step.name));
+            refuse(
+                format!("{own} works from {other}, whose work is never the same twice"),
+                "`key` on steps that work from the image or from run steps",
+            );
+        }
+        if step.own.find("inputs").is_some_and(|inputs| !inputs.node.items().is_empty()) {
+            let whose = if is_own { "it" } else { "the step it works from" };
+            refuse(
+                format!("{} has a `key`, and {whose} has `inputs`, which no key names", quoted(&doc.name)),
+                "no `inputs`; what the step needs as `files`, or in its image",
+            );
+        }
+        below = starts[at].and_then(Start::step).filter(|&before| before != at);
+    }
+}
+
 /// Who starts from the workspace of `index`.
 fn users(starts: &[Option<Start>], index: usize) -> step::Users {
     let uses = |test: fn(Start) -> bool| {
@@ -341,6 +370,7 @@ fn plan(
         step::check_layers(doc, matches!(origin, Some(Origin::Live(_))), sink);
         let rest = step::read(doc, sink);
         let checkpoint = step::checkpoint(doc, users(starts, index), sink);
+        check_key(docs, starts, index, sink);
         let step = (|| {
             let (origin, image, inputs) = (origin?, image?, inputs?);
             let per = if per_group(doc) { Per::Group } else { Per::Rollout };

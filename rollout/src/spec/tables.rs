@@ -601,9 +601,8 @@ static CHECKPOINT: Object = Object::new(
         field(
             "key",
             looked_up(Grammar::Text { bytes_max: PATH_BYTES_MAX }, Known::Plan),
-            "Shares one result over groups and jobs.",
-        )
-        .later("no `key`; every group sets itself up"),
+            "Shares one result over groups, epochs and jobs of the project.",
+        ),
     ],
 );
 

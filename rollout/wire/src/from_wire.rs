@@ -228,7 +228,9 @@ pub fn outcome(message: &v1::Outcome) -> Result<Outcome, WireError> {
     })
 }
 
-fn bounded(field: &str, text: &str, bytes_max: usize) -> Result<(), WireError> {
+/// # Errors
+/// The text is longer.
+pub fn bounded(field: &str, text: &str, bytes_max: usize) -> Result<(), WireError> {
     if text.len() > bytes_max {
         return Err(wrong(field, format!("{} bytes, at most {bytes_max}", text.len())));
     }

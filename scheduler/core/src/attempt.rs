@@ -152,6 +152,7 @@ impl Cluster {
         }
         match failure {
             None => {
+                self.share_result(now, at, &place, records);
                 self.record_state(at, StepState::Succeeded, records);
                 if !self.has_successor(at) {
                     self.free_kept(key);
@@ -213,6 +214,7 @@ impl Cluster {
             && let Some(node) = self.node_of(&fence.node, fence.incarnation)
         {
             node.attached = false;
+            self.keyed.rouse_digest_waits();
         }
         let at = At::of(attempt);
         let Some(key) = self.sandbox_key(at) else { return };

@@ -6,8 +6,10 @@ use rollout::quantity::Request;
 use rollout::state::StepState;
 
 use crate::cluster::Cluster;
+use crate::config::RESULTS_MAX;
 use crate::group::Verdict;
 use crate::job::Job;
+use crate::keyed::Role;
 use crate::member::{At, Member, Slot};
 use crate::node::{Phase, add, within};
 use crate::ready::{Class, ReadyKey, ReadyQueue};
@@ -18,6 +20,7 @@ impl Cluster {
         let mut wrong = Vec::new();
         self.check_ledger(&mut wrong);
         self.check_queues(&mut wrong);
+        self.check_keys(&mut wrong);
         for job in self.jobs.values() {
             self.check_job(job, &mut wrong);
         }
@@ -105,6 +108,48 @@ impl Cluster {
                 self.backoff.len(),
                 backoff.len()
             ));
+        }
+    }
+
+    /// Whoever has a key has a part in it: it runs, it waits for one that does, or for a digest.
+    fn check_keys(&self, wrong: &mut Vec<String>) {
+        let mut keyed = self.keyed.order.len();
+        if keyed != self.keyed.results.len() || keyed > RESULTS_MAX {
+            wrong.push(format!("{} results and {keyed} names of RESULTS_MAX", self.keyed.results.len()));
+        }
+        keyed = 0;
+        for (at, job) in self.jobs.values().flat_map(|job| slots(job).map(move |at| (at, job))) {
+            let group = &job.groups[&at.group.index];
+            let Some(key) = group.key_of(at.slot) else { continue };
+            let role = self.keyed.roles.get(&at);
+            keyed += usize::from(role.is_some());
+            let claim = self.keyed.claims.get(key);
+            let state = group.state(at.slot);
+            let fits = match (state, role) {
+                (StepState::Ready | StepState::Running, Some(Role::Runs(own))) => {
+                    own == key && claim.is_some_and(|claim| claim.runner == at)
+                }
+                (StepState::Backoff, role) => matches!(role, None | Some(Role::Runs(_))),
+                (StepState::Waiting, Some(Role::Behind(own))) => {
+                    own == key && claim.is_some_and(|claim| claim.waiting.contains(&at))
+                }
+                (StepState::Waiting, Some(Role::Digest(image))) => {
+                    self.keyed.digest_waits.get(image).is_some_and(|waits| waits.contains(&at))
+                }
+                (StepState::Waiting, None) => {
+                    group.end_of(at.slot.member).is_some()
+                        || group.verdict(&job.plan, at.slot) != Verdict::Run
+                }
+                (_, role) => role.is_none() && state.is_final(),
+            };
+            if !fits {
+                wrong.push(format!("{} step {} is {state:?}: {role:?}", at.rollout(), at.slot.step.0));
+            }
+        }
+        let parts = self.keyed.claims.values().map(|claim| 1 + claim.waiting.len()).sum::<usize>()
+            + self.keyed.digest_waits.values().map(BTreeSet::len).sum::<usize>();
+        if keyed != self.keyed.roles.len() || keyed != parts {
+            wrong.push(format!("{keyed} steps have {} roles in {parts} places", self.keyed.roles.len()));
         }
     }
 

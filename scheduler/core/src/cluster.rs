@@ -12,6 +12,7 @@ use crate::config::{Config, Now};
 use crate::event::{Event, ExpandedGroup, Fence};
 use crate::group::Group;
 use crate::job::{Job, Unrecorded};
+use crate::keyed::Keyed;
 use crate::member::{At, Member, Slot};
 use crate::node::{Node, Phase, SandboxKey};
 use crate::ready::{Class, ReadyKey, ReadyQueue};
@@ -28,6 +29,8 @@ pub struct Cluster {
     pub(crate) backoff: BTreeSet<(BootTime, At)>,
     /// Placed attempts, by when they should have ended.
     pub(crate) overdue: BTreeSet<(BootTime, At)>,
+    /// Results that steps share by their key.
+    pub(crate) keyed: Keyed,
     /// Made while applying; leave with the next plan, after the commit.
     pub(crate) outbox: Vec<Command>,
     pub(crate) fenced: u64,
@@ -43,6 +46,7 @@ impl Cluster {
             ready: ReadyQueue::default(),
             backoff: BTreeSet::new(),
             overdue: BTreeSet::new(),
+            keyed: Keyed::default(),
             outbox: Vec::new(),
             fenced: 0,
             lost: 0,
@@ -65,6 +69,7 @@ impl Cluster {
             Event::NodeDetached { node, incarnation } => {
                 if let Some(node) = self.node_of(&node, incarnation) {
                     node.attached = false;
+                    self.keyed.rouse_digest_waits();
                 }
             }
             Event::Held { node, incarnation, held } => {
@@ -93,11 +98,21 @@ impl Cluster {
             Event::CheckpointTaken { at, attempt, checkpoint } => {
                 self.checkpoint_taken(now, &at, attempt, *checkpoint, &mut records);
             }
+            Event::ImageIdentified { node, incarnation, image, digest } => {
+                self.identified(now, &node, incarnation, &image, digest);
+            }
+            Event::RetryAsked { job, reopened, rollouts, lift } => {
+                self.retry(now, job, reopened.map(|job| *job), &rollouts, lift, &mut records);
+            }
+            Event::GroupReopened { group, stored } => {
+                self.reopened(now, group, stored.map(|group| *group), &mut records);
+            }
             Event::GroupsSealed { groups } => self.sealed(&groups, &mut records),
             Event::GroupsUnrecorded { job, problem, last } => {
                 self.unrecorded(job, Unrecorded { problem, last }, &mut records);
             }
         }
+        self.settle_keyed(now, &mut records);
         records
     }
 
@@ -110,6 +125,11 @@ impl Cluster {
     /// made.
     pub fn lost_count(&self) -> u64 {
         self.lost
+    }
+
+    /// Whether the group is open: its checkpoints are in these books.
+    pub fn holds(&self, group: GroupId) -> bool {
+        self.jobs.get(&group.job).is_some_and(|job| job.groups.contains_key(&group.index))
     }
 
     pub fn job_state(&self, job: JobId) -> Option<JobState> {
@@ -190,6 +210,7 @@ impl Cluster {
         if let Some(group) = job.groups.get_mut(&at.group.index) {
             group.set_state(at.slot, state);
         }
+        self.keyed.touch(at);
     }
 
     /// As [`set_state`](Self::set_state), stored.
@@ -269,6 +290,8 @@ impl Cluster {
         records.push(job.record());
         job.owed = 0;
         job.groups.values_mut().for_each(|group| group.owed = 0);
+        self.settle_all_retries(id, records);
+        let Some(job) = self.jobs.get(&id) else { return };
         let groups: Vec<GroupId> = job.groups.keys().map(|&index| GroupId { job: id, index }).collect();
         for group in groups {
             self.stop_group(now, group, code, reason, records);
@@ -349,7 +372,8 @@ impl Cluster {
     pub(crate) fn finish_if_done(&mut self, id: JobId, records: &mut Vec<Record>) {
         let Some(job) = self.jobs.get_mut(&id) else { return };
         let all_admitted = job.next_group == job.groups_total || job.cancel.is_some();
-        if job.state.is_final() || !all_admitted || job.expanding.is_some() {
+        let asked = !job.retries.is_empty() || !job.reopening.is_empty();
+        if job.state.is_final() || !all_admitted || job.expanding.is_some() || asked {
             return;
         }
         if !job.groups.is_empty() {

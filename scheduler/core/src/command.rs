@@ -37,6 +37,16 @@ pub enum Command {
         to: Target,
         attempt: AttemptId,
     },
+    /// Say what digest this image has there: `ImageIdentified`.
+    Identify {
+        node: NodeId,
+        incarnation: IncarnationId,
+        image: String,
+    },
+    /// Read this sealed group and answer with `GroupReopened`.
+    Reopen {
+        group: GroupId,
+    },
     /// Write the rows of this closed group under this `seq`.
     Record {
         group: GroupId,

@@ -53,6 +53,16 @@ pub const PLACEMENTS_PER_PASS_MAX: usize = 1_024;
 /// First wait after a node refused for lack of room; doubles to [`REFUSAL_BACKOFF_MAX`].
 pub const REFUSAL_BACKOFF: Millis = Millis(100);
 pub const REFUSAL_BACKOFF_MAX: Millis = Millis(5_000);
+/// Results kept under a key; past it the oldest is forgotten, and made again when it is asked for.
+pub const RESULTS_MAX: usize = 65_536;
+/// Images of one node whose digests are known or asked for.
+pub const IMAGES_KNOWN_MAX: usize = 4_096;
+/// How long a node may take to say what an image is there; then it counts as one that has it not.
+pub const IMAGE_ANSWER_MAX: Millis = Millis(60_000);
+/// How long its answer is believed: a tree under `dir:` may be replaced.
+pub const IMAGE_FRESH: Millis = Millis(10_000);
+/// Rollouts of one job that wait to be run again.
+pub const RETRY_MEMBERS_MAX: usize = 65_536;
 /// Ends of a step that the breaker looks back on.
 pub const BREAKER_WINDOW: usize = 32;
 /// The longest example message kept per kind of failure, in bytes.

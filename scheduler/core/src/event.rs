@@ -6,10 +6,13 @@ use rollout::checkpoint::Checkpoint;
 use rollout::outcome::Outcome;
 use rollout::plan::JobPlan;
 use rollout::quantity::Request;
+use rollout::result_key::ResultKey;
 use rollout::{
     AttemptId, Bytes, FailureCode, Generation, GroupId, IncarnationId, JobId, Millis, NodeId, Resources,
-    Timestamp,
+    RolloutId, StepIndex, Timestamp,
 };
+
+use crate::snapshot::{GroupSnapshot, JobSnapshot};
 
 /// Something that happened. Late, duplicate and stale events are normal: they have a name
 /// (`Record::Fenced`), are counted, and change nothing.
@@ -86,6 +89,27 @@ pub enum Event {
         attempt: AttemptId,
         checkpoint: Box<Checkpoint>,
     },
+    /// Answer to [`Command::Identify`](crate::Command::Identify): the digest of an image on a node;
+    /// none if it is not there.
+    ImageIdentified {
+        node: NodeId,
+        incarnation: IncarnationId,
+        image: String,
+        digest: Option<String>,
+    },
+    /// Somebody wants these rollouts run again. `reopened` is their job as it is stored, if it had
+    /// ended; `lift` ends a hold by the breaker.
+    RetryAsked {
+        job: JobId,
+        reopened: Option<Box<JobSnapshot>>,
+        rollouts: Vec<RolloutId>,
+        lift: bool,
+    },
+    /// Answer to [`Command::Reopen`](crate::Command::Reopen); none if the group cannot be read.
+    GroupReopened {
+        group: GroupId,
+        stored: Option<Box<GroupSnapshot>>,
+    },
     /// The recorder sealed the rows of these groups.
     GroupsSealed {
         groups: Vec<GroupId>,
@@ -108,7 +132,7 @@ pub struct Fence {
     pub generation: Generation,
 }
 
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Default)]
 pub struct ExpandedGroup {
     /// Per step, in plan order, where a quantity was looked up in the row; none: as in the plan.
     pub resources: Option<Vec<Resources>>,
@@ -117,6 +141,15 @@ pub struct ExpandedGroup {
     pub spans: Option<Vec<Millis>>,
     /// The row cannot be run (a looked-up quantity is bad): every member ends with this.
     pub broken: Option<rollout::failure::Failure>,
+    /// Of the steps that have a key.
+    pub keys: Vec<StepKeys>,
+}
+
+/// The keys of a step's result: one for all samples, or one for each.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct StepKeys {
+    pub step: StepIndex,
+    pub keys: Vec<Arc<ResultKey>>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]

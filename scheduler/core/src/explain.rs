@@ -11,6 +11,7 @@ use crate::cluster::Cluster;
 use crate::config::Now;
 use crate::group::Group;
 use crate::job::Job;
+use crate::keyed::{ImageHere, Role};
 use crate::member::{At, Member};
 use crate::node::{Node, Phase, within};
 use crate::placement::{memory_asked, never_runs, not_heard};
@@ -33,7 +34,7 @@ pub struct Explanation {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Fact {
     /// Stable: `no_executor`, `too_big_for_yard`, `refused_by_every_node`, `no_room`, `max_running`, `running`, `backoff`,
-    /// `needs`, `held`, `cancelling`, `unsealed`, `final`, `unrecorded`, `waits_for_turn`, `node_detached`.
+    /// `needs`, `held`, `waits_for_result`, `waits_for_digest`, `cancelling`, `unsealed`, `final`, `unrecorded`, `waits_for_turn`, `node_detached`.
     pub code: &'static str,
     pub step: Option<String>,
     pub node: Option<String>,
@@ -173,6 +174,7 @@ impl Cluster {
         let name = step.name.to_string();
         let detail = group.details.get(&at.slot);
         let mut found = match group.state(at.slot) {
+            StepState::Waiting if self.keyed.roles.contains_key(&at) => self.explain_keyed(at, &name),
             StepState::Waiting => {
                 let awaited = step.needs.iter().copied().chain(step.origin.step());
                 let open = awaited.filter(|&n| !group.state(at.slot.member.slot(&job.plan, n)).is_final());
@@ -213,6 +215,32 @@ impl Cluster {
         };
         found.step = Some(name);
         found
+    }
+
+    /// A step that waits for what its key names.
+    fn explain_keyed(&self, at: At, name: &str) -> Fact {
+        match self.keyed.roles.get(&at) {
+            Some(Role::Behind(key)) => {
+                let runner = self.keyed.claims.get(key).map(|claim| claim.runner);
+                let runner = runner.map_or(String::new(), |runner| {
+                    let job = self.jobs.get(&runner.group.job);
+                    let step = job.map_or("", |job| job.plan.step(runner.slot.step).name.as_str());
+                    format!(", run by {}/{step}", runner.rollout())
+                });
+                fact("waits_for_result", format!("step `{name}` waits for {key}{runner}"))
+            }
+            Some(Role::Digest(_)) if self.nodes.values().all(|n| !n.attached) => no_executor(),
+            Some(Role::Digest(image)) => {
+                let asked = |n: &&Node| matches!(n.images.get(image), Some(ImageHere::Asked { .. }));
+                let node = self.nodes.values().find(asked).map(|n| n.id.to_string());
+                let whose = node.as_ref().map_or(String::new(), |node| format!(" on node {node}"));
+                let text = format!("step `{name}` waits for the digest of image `{image}`{whose}");
+                Fact { node, ..fact("waits_for_digest", text) }
+            }
+            Some(Role::Runs(_)) | None => {
+                fact("waits_for_turn", format!("step `{name}` is looked at in the next pass"))
+            }
+        }
     }
 
     /// The same questions, in the same order, that placement asks.

@@ -10,6 +10,7 @@ use rollout::checkpoint::{Checkpoint, CheckpointId};
 use rollout::failure::Failure;
 use rollout::outcome::Reward;
 use rollout::plan::{JobPlan, OnAgentTimeout, Origin, StepKind};
+use rollout::result_key::ResultKey;
 use rollout::state::{GroupClosedAs, StepState};
 use rollout::{AttemptId, BootTime, FailureCode, Generation, IncarnationId, NodeId, StepIndex};
 
@@ -73,6 +74,8 @@ pub(crate) struct Saved {
     pub attempt: u32,
     /// Counts the checkpoints of that attempt from 0.
     pub ordinal: u32,
+    /// Found under its key: no attempt of this step made it, and the two numbers mean nothing.
+    pub shared: bool,
     pub checkpoint: Arc<Checkpoint>,
 }
 
@@ -181,6 +184,13 @@ impl Group {
     pub fn set_state(&mut self, slot: Slot, state: StepState) {
         let index = self.index(slot);
         self.states[index] = state;
+    }
+
+    /// The key of this step's result, if it has one.
+    pub fn key_of(&self, slot: Slot) -> Option<&Arc<ResultKey>> {
+        let keys = &self.expanded.keys.iter().find(|keys| keys.step == slot.step)?.keys;
+        let own = if slot.member.is_shared() { None } else { keys.get(slot.member.sample as usize) };
+        own.or(keys.first())
     }
 
     /// Steps in `state`, of current rollouts and of the group itself.

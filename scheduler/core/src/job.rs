@@ -1,6 +1,6 @@
 //! A job in memory: a cursor over its rows and the window of live groups.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use rollout::plan::JobPlan;
@@ -9,6 +9,7 @@ use rollout::{FailureCode, GroupId, JobId, Resources, StepIndex, Timestamp};
 
 use crate::breaker::Breaker;
 use crate::group::Group;
+use crate::member::Member;
 use crate::record::{Hold, Record};
 use crate::totals::Totals;
 
@@ -39,6 +40,10 @@ pub(crate) struct Job {
     pub breakers: BTreeMap<StepIndex, Breaker>,
     pub totals: Totals,
     pub unrecorded: Option<Unrecorded>,
+    /// Rollouts to run again that wait for room, by group.
+    pub retries: BTreeMap<u32, BTreeSet<Member>>,
+    /// Sealed groups that are being read back for that.
+    pub reopening: BTreeSet<u32>,
 }
 
 /// What the recorder said of rows that it cannot write.
@@ -70,6 +75,8 @@ impl Job {
             breakers: BTreeMap::new(),
             totals: Totals::default(),
             unrecorded: None,
+            retries: BTreeMap::new(),
+            reopening: BTreeSet::new(),
         }
     }
 

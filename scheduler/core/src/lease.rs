@@ -53,6 +53,7 @@ impl Cluster {
                 used: rollout::quantity::Request::default(),
                 absent: BTreeSet::new(),
                 given_up: std::collections::BTreeMap::new(),
+                images: std::collections::BTreeMap::new(),
             }
         });
         node.let_go(held);
@@ -60,6 +61,9 @@ impl Cluster {
         node.capacity = capacity;
         node.attached = true;
         node.deadline = deadline;
+        // Questions went with the link, and a tree may be another one since.
+        node.images.clear();
+        self.keyed.rouse_digest_waits();
         // Nothing was on its way when the hello was made: a link takes its commands with it.
         node.absent.clear();
         let lost = node.absent_from(held);
@@ -83,6 +87,7 @@ impl Cluster {
     /// The incarnation is over: what ran there ends as `node_lost` and starts elsewhere.
     pub(crate) fn lose(&mut self, now: Now, id: &NodeId, reason: &str, records: &mut Vec<Record>) {
         let Some(node) = self.nodes.remove(id) else { return };
+        self.keyed.rouse_digest_waits();
         records.push(Record::Lease {
             node: id.clone(),
             incarnation: node.incarnation,

@@ -4,8 +4,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use rollout::checkpoint::CheckpointId;
+use rollout::checkpoint::{Checkpoint, CheckpointId};
 use rollout::plan::JobPlan;
+use rollout::result_key::ResultName;
 use rollout::state::{GroupClosedAs, JobState, StepState};
 use rollout::{
     AttemptId, BootTime, FailureCode, Generation, GroupId, JobId, NodeId, RolloutId, StepIndex, Timestamp,
@@ -14,11 +15,12 @@ use rollout::{
 use crate::breaker::Breaker;
 use crate::cluster::Cluster;
 use crate::config::{BREAKER_WINDOW, Now};
-use crate::event::ExpandedGroup;
+use crate::event::{ExpandedGroup, StepKeys};
 use crate::member::At;
 use crate::record::{BreakerEnd, Hold, Record, RolloutEnd, StepBooks};
 use crate::snapshot::{
-    AttemptSnapshot, CheckpointSnapshot, GroupSnapshot, JobSnapshot, NodeSnapshot, RolloutSnapshot, Snapshot,
+    AttemptSnapshot, CheckpointSnapshot, GroupSnapshot, JobSnapshot, NodeSnapshot, ResultSnapshot,
+    RolloutSnapshot, Snapshot,
 };
 use crate::totals::{Totals, is_success};
 
@@ -27,8 +29,15 @@ pub struct Stored {
     jobs: BTreeMap<JobId, StoredJob>,
     groups: BTreeMap<GroupId, Option<(i64, GroupClosedAs)>>,
     sealed: BTreeMap<JobId, u32>,
+    /// Of the groups of a job, which are all alike here.
+    pub keys: BTreeMap<JobId, Vec<StepKeys>>,
     pub attempts: BTreeMap<AttemptId, AttemptSnapshot>,
     pub checkpoints: BTreeMap<(AttemptId, u32), CheckpointSnapshot>,
+    /// By name, with their order.
+    pub results: BTreeMap<ResultName, (u64, Arc<Checkpoint>)>,
+    results_stored: u64,
+    /// What steps found under their keys.
+    pub found: BTreeMap<(RolloutId, StepIndex), Arc<Checkpoint>>,
     withdrawn: BTreeMap<(RolloutId, StepIndex), Generation>,
     books: BTreeMap<(RolloutId, StepIndex), StepBooks>,
     breaker_ends: BTreeMap<(JobId, StepIndex), Vec<BreakerEnd>>,
@@ -36,6 +45,7 @@ pub struct Stored {
     /// Every end ever recorded: more than one entry for a rollout is a bug.
     pub ends: BTreeMap<RolloutId, Vec<RolloutEnd>>,
     pub refilled: BTreeSet<RolloutId>,
+    pub retries: BTreeSet<RolloutId>,
     nodes: BTreeMap<NodeId, NodeSnapshot>,
     pub fenced: u64,
 }
@@ -120,6 +130,23 @@ impl Stored {
                 let old = self.checkpoints.remove(&(attempt, ordinal));
                 assert!(old.is_some(), "checkpoint {ordinal} of {attempt} is not there");
             }
+            Record::ResultStored { name, checkpoint, .. } => {
+                self.results_stored += 1;
+                let old = self.results.insert(name.clone(), (self.results_stored, checkpoint));
+                assert!(old.is_none(), "{name} is stored twice");
+            }
+            Record::ResultDropped { name, .. } => {
+                assert!(self.results.remove(&name).is_some(), "{name} is not there");
+            }
+            Record::ResultUsed { rollout, step, name, checkpoint } => {
+                let known = self.results.get(&name).map(|(_, known)| known);
+                assert_eq!(known, Some(&checkpoint), "{name} is found and not stored");
+                self.found.insert((rollout, step), checkpoint);
+            }
+            Record::ResultUnused { rollout, step } => {
+                let old = self.found.remove(&(rollout, step));
+                assert!(old.is_some(), "step {} of {rollout} found nothing", step.0);
+            }
             Record::AttemptStarted { .. } => {}
             Record::AttemptEnded { attempt, outcome, kept, .. } => {
                 if let Some(stored) = self.attempts.get_mut(&attempt) {
@@ -144,6 +171,19 @@ impl Stored {
                 assert!(self.ends.contains_key(&before), "{before} is replaced and has not ended");
                 assert!(self.refilled.insert(rollout), "{rollout} begins twice");
             }
+            Record::RetryAsked { rollout } => {
+                assert!(self.retries.insert(rollout), "{rollout} is asked for twice");
+            }
+            Record::RetrySettled { rollout } => {
+                assert!(self.retries.remove(&rollout), "{rollout} is not asked for");
+            }
+            Record::GroupReopened { group } => {
+                let old = self.groups.insert(group, None);
+                assert!(old.is_none(), "group {group} is not sealed");
+                if let Some(sealed) = self.sealed.get_mut(&group.job) {
+                    *sealed -= 1;
+                }
+            }
             Record::RolloutEnded { rollout, end } => self.ends.entry(rollout).or_default().push(end),
             Record::GroupClosed { group, seq, closed_as, .. } => {
                 self.groups.insert(group, Some((seq, closed_as)));
@@ -160,8 +200,26 @@ impl Stored {
 
     pub fn snapshot(&self) -> Snapshot {
         let jobs = self.jobs.iter().filter(|(_, job)| !job.state.is_final());
-        let jobs = jobs.map(|(&id, job)| JobSnapshot {
+        let jobs = jobs.filter_map(|(&id, _)| self.job_snapshot(id));
+        let jobs: Vec<_> = jobs.collect();
+        let mut results: Vec<_> = self.results.iter().map(|(name, stored)| (stored, name)).collect();
+        results.sort_by_key(|((order, _), _)| *order);
+        let results = results.into_iter().map(|((_, checkpoint), name)| ResultSnapshot {
+            name: name.clone(),
+            checkpoint: checkpoint.clone(),
+        });
+        let nodes = self.nodes.values().cloned().collect();
+        Snapshot { results: results.collect(), jobs, nodes }
+    }
+
+    /// One job, ended or not.
+    pub fn job_snapshot(&self, id: JobId) -> Option<JobSnapshot> {
+        let job = self.jobs.get(&id)?;
+        let range = RolloutId { group: GroupId { job: id, index: 0 }, sample: 0, refill: 0 };
+        let asked = self.retries.range(range..).take_while(|rollout| rollout.group.job == id);
+        Some(JobSnapshot {
             job: id,
+            retries: asked.copied().collect(),
             plan: job.plan.clone(),
             state: job.state,
             reason: job.reason.clone(),
@@ -176,23 +234,39 @@ impl Stored {
             groups_sealed: self.sealed.get(&id).copied().unwrap_or(0),
             breaker_ends: self.breaker_ends_of(id),
             totals: self.totals_of(id, job),
-        });
-        Snapshot { jobs: jobs.collect(), nodes: self.nodes.values().cloned().collect() }
+        })
     }
 
     fn groups_of(&self, id: JobId, job: &StoredJob) -> Vec<GroupSnapshot> {
         let range = GroupId { job: id, index: 0 }..=GroupId { job: id, index: u32::MAX };
-        let group = |(group, closed): (&GroupId, &Option<(i64, GroupClosedAs)>)| GroupSnapshot {
+        self.groups.range(range).map(|(group, closed)| self.snapshot_of(*group, job, *closed)).collect()
+    }
+
+    /// One that is sealed, as it was when it closed.
+    pub fn sealed_group(&self, group: GroupId) -> Option<GroupSnapshot> {
+        let job = self.jobs.get(&group.job).filter(|_| !self.groups.contains_key(&group))?;
+        Some(self.snapshot_of(group, job, None))
+    }
+
+    fn snapshot_of(
+        &self,
+        group: GroupId,
+        job: &StoredJob,
+        closed: Option<(i64, GroupClosedAs)>,
+    ) -> GroupSnapshot {
+        GroupSnapshot {
             index: group.index,
-            expanded: ExpandedGroup { resources: None, spans: None, broken: None },
-            closed: *closed,
+            expanded: ExpandedGroup {
+                keys: self.keys.get(&group.job).cloned().unwrap_or_default(),
+                ..Default::default()
+            },
+            closed,
             rollouts: self
-                .rollouts_of(*group, job)
-                .chain([RolloutId::shared(*group)])
+                .rollouts_of(group, job)
+                .chain([RolloutId::shared(group)])
                 .map(|rollout| self.rollout_of(rollout))
                 .collect(),
-        };
-        self.groups.range(range).map(group).collect()
+        }
     }
 
     /// Every rollout of a group there was, in order.
@@ -220,6 +294,7 @@ impl Stored {
             steps: self.steps.range(all.clone()).map(|((_, step), state)| (*step, *state)).collect(),
             attempts: self.attempts.range(first..=last).map(|(_, a)| a.clone()).collect(),
             generations: self.withdrawn.range(all.clone()).map(|((_, step), g)| (*step, *g)).collect(),
+            results: self.found.range(all.clone()).map(|((_, step), found)| (*step, found.clone())).collect(),
             books: self.books.range(all).map(|((_, step), books)| (*step, *books)).collect(),
             checkpoints: self
                 .checkpoints

@@ -9,6 +9,7 @@ use rollout::{
 
 use crate::event::{Capacity, Held, Measured};
 use crate::group::{Detail, Exclusion};
+use crate::keyed::ImageHere;
 
 #[derive(Debug)]
 pub(crate) struct Node {
@@ -31,6 +32,8 @@ pub(crate) struct Node {
     /// Attempts that were ended for this node because it did not, and their charge: it may hold them
     /// until its list has them no more.
     pub given_up: BTreeMap<Grant, Request>,
+    /// What it said of images, by their names in specs.
+    pub images: BTreeMap<String, ImageHere>,
 }
 
 /// An attempt at the generation it was granted.

@@ -24,8 +24,14 @@ impl Cluster {
         self.expire(now, &mut plan.records);
         self.end_overdue(now, &mut plan.records);
         self.wake_backoffs(now, &mut plan.records);
-        let placed = self.place(now, &mut plan.records, &mut plan.commands);
+        self.give_up_asking(now);
+        self.hand_over_keys(now, &mut plan.records);
+        self.settle_keyed(now, &mut plan.records);
+        let mut placed = self.place(now, &mut plan.records, &mut plan.commands);
+        // What became ready by an end in this pass has its turn in the next.
+        placed.again |= self.settle_keyed(now, &mut plan.records);
         plan.looked_at = placed.looked_at;
+        self.begin_retries(now, &mut plan.records, &mut plan.commands);
         self.expand(&mut plan.commands);
         let queued = std::mem::take(&mut self.outbox);
         plan.commands.splice(0..0, queued);
@@ -33,6 +39,7 @@ impl Cluster {
             self.backoff.first().map(|(due, _)| *due),
             self.overdue.first().map(|(due, _)| *due),
             self.nodes.values().map(|n| n.deadline).min(),
+            self.keyed.asked.first().map(|(until, ..)| *until),
         ];
         plan.wake_at = if placed.again { Some(now.boot) } else { timers.into_iter().flatten().min() };
         plan
@@ -56,7 +63,10 @@ impl Cluster {
             if !job.places() || job.expanding.is_some() || unsealed >= UNSEALED_GROUPS_MAX {
                 continue;
             }
-            let room = job.plan.admission.max_running.saturating_sub(job.alive + job.owed) / job.started();
+            let started = job.started();
+            let reserved = u32::try_from(job.reopening.len()).unwrap_or(u32::MAX).saturating_mul(started);
+            let taken = (job.alive + job.owed).saturating_add(reserved);
+            let room = job.plan.admission.max_running.saturating_sub(taken) / started;
             let left = job.groups_total - job.next_group;
             let count = room.min(left).min(EXPAND_GROUPS_MAX);
             if count > 0 {

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use rollout::checkpoint::{Checkpoint, CheckpointId};
 use rollout::failure::{Failure, Status};
 use rollout::outcome::{Outcome, Reward};
+use rollout::result_key::ResultName;
 use rollout::state::{GroupClosedAs, JobState, StepState};
 use rollout::{
     AttemptId, FailureCode, Generation, GroupId, IncarnationId, JobId, NodeId, RolloutId, StepIndex,
@@ -72,6 +73,29 @@ pub enum Record {
         ordinal: u32,
         why: String,
     },
+    /// What this attempt left is found by all steps with this name for their result.
+    ResultStored {
+        name: ResultName,
+        attempt: AttemptId,
+        checkpoint: Arc<Checkpoint>,
+    },
+    /// Nobody finds it any more: it is bad, or there are too many.
+    ResultDropped {
+        name: ResultName,
+        why: String,
+    },
+    /// A step is complete with what is stored under its key.
+    ResultUsed {
+        rollout: RolloutId,
+        step: StepIndex,
+        name: ResultName,
+        checkpoint: Arc<Checkpoint>,
+    },
+    /// Nothing starts from what this step found: it is bad, or replaced.
+    ResultUnused {
+        rollout: RolloutId,
+        step: StepIndex,
+    },
     /// A step's state, when no attempt record implies it (`Waiting` after a chain restart,
     /// `Skipped`, `Cancelled`, `Succeeded` and `Failed` when the step is closed for good).
     StepState {
@@ -93,6 +117,18 @@ pub enum Record {
     /// This rollout begins in the place of the one of the round before, which is superseded.
     RolloutRefilled {
         rollout: RolloutId,
+    },
+    /// It is to be run again, as soon as there is room.
+    RetryAsked {
+        rollout: RolloutId,
+    },
+    /// It is not asked for any more: another took its place, or nothing is to be done.
+    RetrySettled {
+        rollout: RolloutId,
+    },
+    /// A sealed group is open again; it will close under another seq.
+    GroupReopened {
+        group: GroupId,
     },
     RolloutEnded {
         rollout: RolloutId,

@@ -80,13 +80,21 @@ impl Cluster {
         if members.is_empty() {
             self.close_group(id, records)
         } else {
-            self.refill(now, id, &members, records)
+            self.refill(now, id, &members, false, records)
         }
     }
 
     /// Replaces these members, whose rollouts have ended: same sample, next round, forked from what
-    /// the group's own steps left. Those do not run again, unless they are what was lost.
-    pub(crate) fn refill(&mut self, now: Now, id: GroupId, members: &[Member], records: &mut Vec<Record>) {
+    /// the group's own steps left. Those do not run again, unless they are what was lost, or with `all`
+    /// what failed.
+    pub(crate) fn refill(
+        &mut self,
+        now: Now,
+        id: GroupId,
+        members: &[Member],
+        all: bool,
+        records: &mut Vec<Record>,
+    ) {
         let Some(job) = self.jobs.get_mut(&id.job) else { return };
         let plan = job.plan.clone();
         let Some(group) = job.groups.get_mut(&id.index) else { return };
@@ -101,7 +109,7 @@ impl Cluster {
             fresh.push(next);
         }
         self.keep_place_for_refill(id);
-        self.revive_shared(now, id, records);
+        self.revive_shared(now, id, all, records);
         for member in fresh {
             for step in member.own_steps(&plan) {
                 let at = At { group: id, slot: Slot { member, step } };
@@ -116,17 +124,20 @@ impl Cluster {
     }
 
     /// Steps of the group itself that infrastructure lost get one more try a round.
-    fn revive_shared(&mut self, now: Now, id: GroupId, records: &mut Vec<Record>) {
+    fn revive_shared(&mut self, now: Now, id: GroupId, all: bool, records: &mut Vec<Record>) {
         let Some(plan) = self.jobs.get(&id.job).map(|job| job.plan.clone()) else { return };
         for step in Member::SHARED.own_steps(&plan) {
             let at = At { group: id, slot: Slot { member: Member::SHARED, step } };
             let Some(group) = self.group_mut(id) else { return };
             let failure = group.details.get(&at.slot).and_then(|detail| detail.failure.as_ref());
             match group.state(at.slot) {
-                StepState::Failed if failure.is_none_or(|f| f.domain.infrastructure()) => {
+                StepState::Failed if all || failure.is_none_or(|f| f.domain.infrastructure()) => {
                     self.restart_chain(now, at, Millis(plan.step(step).retry.backoff.0), records);
                 }
-                StepState::Skipped => self.record_state(at, StepState::Waiting, records),
+                StepState::Cancelled if !all => {}
+                StepState::Skipped | StepState::Cancelled => {
+                    self.record_state(at, StepState::Waiting, records);
+                }
                 _ => {}
             }
         }

@@ -3,7 +3,7 @@
 use rollout::failure::Failure;
 use rollout::plan::{JobPlan, Keep};
 use rollout::state::{JobState, StepState};
-use rollout::{BootTime, FailureCode, NodeId, StepIndex};
+use rollout::{BootTime, FailureCode, JobId, NodeId, StepIndex};
 
 use crate::attempt::note_end;
 use crate::cluster::Cluster;
@@ -17,7 +17,8 @@ use crate::member::{At, Member, Slot};
 use crate::node::{Node, Phase, Reservation, SandboxKey};
 use crate::record::{CheckpointKind, Hold, LeaseState, Record};
 use crate::snapshot::{
-    AttemptSnapshot, CheckpointSnapshot, GroupSnapshot, JobSnapshot, RolloutSnapshot, Snapshot,
+    AttemptSnapshot, CheckpointSnapshot, GroupSnapshot, JobSnapshot, ResultSnapshot, RolloutSnapshot,
+    Snapshot,
 };
 
 impl Cluster {
@@ -30,9 +31,17 @@ impl Cluster {
         for node in snapshot.nodes.into_iter().filter(|n| n.lease == LeaseState::Alive) {
             cluster.nodes.insert(node.node.clone(), unattached(node.node, node.incarnation, deadline));
         }
+        for ResultSnapshot { name, checkpoint } in snapshot.results {
+            cluster.keyed.insert(name, checkpoint);
+        }
         let mut records = Vec::new();
+        let jobs: Vec<JobId> = snapshot.jobs.iter().map(|job| job.job).collect();
         for job in snapshot.jobs {
             cluster.restore_job(now, job, &mut records);
+        }
+        // What runs has its key before anybody else asks for it.
+        for job in jobs {
+            cluster.go_on(now, job, &mut records);
         }
         // Attempts that run on an incarnation without a lease row (somebody deleted it): the loss
         // path, as for any lost node.
@@ -42,10 +51,11 @@ impl Cluster {
             let failure = Failure::new(FailureCode::NodeLost, "its node has no lease in the store");
             cluster.accept_end(now, attempt, Box::new(lost_outcome(now, failure)), false, &mut records);
         }
+        cluster.settle_keyed(now, &mut records);
         (cluster, records)
     }
 
-    fn restore_job(&mut self, now: Now, stored: JobSnapshot, records: &mut Vec<Record>) {
+    pub(crate) fn restore_job(&mut self, now: Now, stored: JobSnapshot, records: &mut Vec<Record>) {
         let mut job = Job::new(stored.job, stored.plan, stored.groups_total, stored.created_at);
         job.state = stored.state;
         job.next_group = stored.next_group;
@@ -54,6 +64,9 @@ impl Cluster {
         job.totals = stored.totals;
         for end in stored.breaker_ends {
             job.breakers.entry(end.step).or_default().push(end);
+        }
+        for rollout in stored.retries {
+            job.retries.entry(rollout.group.index).or_default().insert(Member::of(rollout));
         }
         job.hold = stored.hold;
         if matches!(stored.state, JobState::Cancelling | JobState::Cancelled) {
@@ -70,11 +83,15 @@ impl Cluster {
         }
         let id = job.id;
         self.jobs.insert(id, job);
-        let indexes: Vec<u32> = stored.groups.iter().map(|g| g.index).collect();
         for group in stored.groups {
             self.restore_group(now, id, group);
         }
-        for index in indexes {
+    }
+
+    /// Moves what waits in a job that is restored as far as it may go.
+    fn go_on(&mut self, now: Now, id: JobId, records: &mut Vec<Record>) {
+        let indexes = self.jobs.get(&id).map(|job| job.groups.keys().copied().collect::<Vec<u32>>());
+        for index in indexes.unwrap_or_default() {
             let Some(job) = self.jobs.get(&id) else { return };
             let group = job.group_id(index);
             let Some(members) = job.groups.get(&index).map(|g| g.members().collect::<Vec<_>>()) else {
@@ -88,7 +105,7 @@ impl Cluster {
         self.finish_if_done(id, records);
     }
 
-    fn restore_group(&mut self, now: Now, id: rollout::JobId, stored: GroupSnapshot) {
+    pub(crate) fn restore_group(&mut self, now: Now, id: JobId, stored: GroupSnapshot) {
         let Some(job) = self.jobs.get_mut(&id) else { return };
         let group_id = job.group_id(stored.index);
         let mut group = Group::new(stored.expanded, job.started(), job.plan.steps.len());
@@ -107,6 +124,7 @@ impl Cluster {
             let member = Member::of(rollout.rollout);
             if group.has(member) {
                 restore_rollout(now, &mut group, &job.plan, &rollout);
+                restore_results(&mut group, &rollout);
                 if rollout.end.is_none() {
                     sandboxes.extend(live_sandboxes(job, &group, &rollout));
                 }
@@ -127,6 +145,10 @@ impl Cluster {
         let running: Vec<At> = slots.map(|(&slot, _)| At { group: group_id, slot }).collect();
         job.groups.insert(stored.index, group);
         for at in running {
+            let group = self.group_mut(at.group);
+            if let Some(key) = group.and_then(|group| group.key_of(at.slot).cloned()) {
+                self.keyed.claim(key, at);
+            }
             self.watch(now, at);
         }
         for ((at, attempt, phase), charge) in sandboxes.into_iter().zip(charges) {
@@ -193,6 +215,7 @@ fn unattached(id: NodeId, incarnation: rollout::IncarnationId, deadline: BootTim
         used: total,
         absent: std::collections::BTreeSet::new(),
         given_up: std::collections::BTreeMap::new(),
+        images: std::collections::BTreeMap::new(),
     }
 }
 
@@ -247,7 +270,8 @@ fn restore_rollout(now: Now, group: &mut Group, plan: &JobPlan, stored: &Rollout
             continue;
         }
         let (attempt, ordinal) = (attempt.attempt, *ordinal);
-        let saved = Saved { id: checkpoint.id(), attempt, ordinal, checkpoint: checkpoint.clone() };
+        let checkpoint = checkpoint.clone();
+        let saved = Saved { id: checkpoint.id(), attempt, ordinal, shared: false, checkpoint };
         let detail = group.detail(slot);
         match kind {
             CheckpointKind::After => detail.checkpoint = Some(Box::new(saved)),
@@ -258,6 +282,18 @@ fn restore_rollout(now: Now, group: &mut Group, plan: &JobPlan, stored: &Rollout
                 }
                 detail.taken.push_back(saved);
             }
+        }
+    }
+}
+
+fn restore_results(group: &mut Group, stored: &RolloutSnapshot) {
+    let member = Member::of(stored.rollout);
+    for (step, checkpoint) in &stored.results {
+        let slot = Slot { member, step: *step };
+        if group.holds(slot) {
+            let (id, checkpoint) = (checkpoint.id(), checkpoint.clone());
+            let saved = Saved { id, attempt: 0, ordinal: 0, shared: true, checkpoint };
+            group.detail(slot).checkpoint = Some(Box::new(saved));
         }
     }
 }

@@ -11,6 +11,7 @@ use crate::cluster::Cluster;
 use crate::config::Now;
 use crate::group::{Group, Verdict};
 use crate::job::Job;
+use crate::keyed::Gate;
 use crate::member::{At, Member, Slot};
 use crate::record::{Hold, Record, RolloutEnd};
 
@@ -78,10 +79,14 @@ impl Cluster {
             match verdict {
                 Verdict::Wait => {}
                 Verdict::Run if stopping => self.record_state(at, StepState::Cancelled, records),
-                Verdict::Run => {
-                    self.note_lost_sandbox(now, at, records);
-                    self.set_state(at, StepState::Ready);
-                }
+                Verdict::Run => match self.gate(now, at) {
+                    Gate::Run => {
+                        self.note_lost_sandbox(now, at, records);
+                        self.set_state(at, StepState::Ready);
+                    }
+                    Gate::Wait => {}
+                    Gate::Done(name, checkpoint) => self.use_result(at, name, checkpoint, records),
+                },
                 Verdict::Skip => {
                     self.record_state(at, StepState::Skipped, records);
                 }

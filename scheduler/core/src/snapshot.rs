@@ -6,6 +6,7 @@ use std::sync::Arc;
 use rollout::checkpoint::{Checkpoint, CheckpointId};
 use rollout::outcome::Outcome;
 use rollout::plan::JobPlan;
+use rollout::result_key::ResultName;
 use rollout::state::{GroupClosedAs, JobState, StepState};
 use rollout::{
     AttemptId, FailureCode, Generation, IncarnationId, JobId, NodeId, RolloutId, StepIndex, Timestamp,
@@ -17,8 +18,16 @@ use crate::totals::Totals;
 
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Snapshot {
+    /// Stored under a key, oldest first.
+    pub results: Vec<ResultSnapshot>,
     pub jobs: Vec<JobSnapshot>,
     pub nodes: Vec<NodeSnapshot>,
+}
+
+#[derive(Debug, Clone, PartialEq)]
+pub struct ResultSnapshot {
+    pub name: ResultName,
+    pub checkpoint: Arc<Checkpoint>,
 }
 
 #[derive(Debug, Clone, PartialEq)]
@@ -42,6 +51,8 @@ pub struct JobSnapshot {
     /// Groups admitted and not sealed; sealed ones are only counted.
     pub groups: Vec<GroupSnapshot>,
     pub groups_sealed: u32,
+    /// Rollouts that wait to be run again.
+    pub retries: Vec<RolloutId>,
     /// The last final ends of each step, oldest first.
     pub breaker_ends: Vec<BreakerEnd>,
     /// Sums over every ended rollout and closed group, sealed ones included.
@@ -72,6 +83,8 @@ pub struct RolloutSnapshot {
     pub books: Vec<(StepIndex, StepBooks)>,
     /// Those that are not removed, in the order they were taken.
     pub checkpoints: Vec<CheckpointSnapshot>,
+    /// What steps found under their keys.
+    pub results: Vec<(StepIndex, Arc<Checkpoint>)>,
 }
 
 #[derive(Debug, Clone, PartialEq)]

@@ -65,6 +65,18 @@ impl Totals {
         }
     }
 
+    /// Takes back a closed group that is open again.
+    pub fn remove_group(&mut self, valid: u32, successes: u32) {
+        let mut group = Self::default();
+        group.add_group(valid, successes);
+        self.groups_closed -= 1;
+        for ((sum, groups), (less, _)) in self.pass_at_k.iter_mut().zip(group.pass_at_k) {
+            *sum -= less;
+            *groups -= 1;
+        }
+        while self.pass_at_k.pop_if(|(_, groups)| *groups == 0).is_some() {}
+    }
+
     /// `valid` members of a closed group, `successes` among them: the unbiased estimate of
     /// pass@k is 1 - C(valid - successes, k) / C(valid, k).
     pub fn add_group(&mut self, valid: u32, successes: u32) {

@@ -20,7 +20,7 @@ use crate::member::{At, Member, Slot};
 use crate::node::Phase;
 use crate::record::{CheckpointKind, Record};
 
-const SUPERSEDED: &str = "superseded";
+pub(crate) const SUPERSEDED: &str = "superseded";
 
 impl Cluster {
     /// A workspace was saved while its step runs on.
@@ -219,6 +219,7 @@ impl Cluster {
         let left = &mut group.detail(maker.slot).checkpoint;
         if let Some(saved) = left.take_if(|saved| saved.id == base) {
             records.push(removed(maker, &saved, why));
+            self.drop_result(maker, &saved, why, records);
         }
     }
 
@@ -273,7 +274,7 @@ fn record_saved(
     let ordinal = detail.next_ordinal(attempt.attempt);
     let checkpoint = Arc::new(checkpoint);
     records.push(Record::CheckpointTaken { attempt, ordinal, kind, checkpoint: checkpoint.clone() });
-    Saved { id: checkpoint.id(), attempt: attempt.attempt, ordinal, checkpoint }
+    Saved { id: checkpoint.id(), attempt: attempt.attempt, ordinal, shared: false, checkpoint }
 }
 
 /// Of what was saved while a step ran, `keep` says what stays beside the last; `last` is how many of
@@ -295,7 +296,11 @@ fn drop_old(detail: &mut Detail, at: At, keep: Keep, last: usize, records: &mut 
     }
 }
 
-fn removed(at: At, saved: &Saved, why: &str) -> Record {
+/// The record of a step that `saved` does not belong to any more.
+pub(crate) fn removed(at: At, saved: &Saved, why: &str) -> Record {
+    if saved.shared {
+        return Record::ResultUnused { rollout: at.rollout(), step: at.slot.step };
+    }
     Record::CheckpointRemoved {
         attempt: at.attempt(saved.attempt),
         ordinal: saved.ordinal,

@@ -1,4 +1,7 @@
 SELECT group_index, sample, refill, status, stop_reason, failure_domain, failure_code, failure_message, reward
 FROM rollouts
-WHERE job = $1 AND group_index IN (SELECT group_index FROM groups WHERE job = $1 AND sealed_at IS NULL)
+WHERE job = $1 AND group_index IN (
+    SELECT group_index FROM groups WHERE job = $1 AND sealed_at IS NULL AND $2 IS NULL
+    UNION ALL SELECT $2 WHERE $2 IS NOT NULL
+)
 ORDER BY group_index, sample, refill

@@ -65,6 +65,12 @@ codes! {
     DatasetChanged "dataset_changed" FailedPrecondition;
     /// The key was used for another request.
     IdempotencyRequestMismatch "idempotency_request_mismatch" AlreadyExists;
+    /// No rollout is to be run again; the message says why not.
+    RetryNothing "retry_nothing" FailedPrecondition;
+    /// The job was cancelled.
+    RetryCancelled "retry_cancelled" FailedPrecondition;
+    /// More rollouts than may wait to be run again.
+    RetryTooMany "retry_too_many" InvalidArgument;
     /// Neither the request nor the spec says where the tables go.
     TableRootMissing "table_root_missing" InvalidArgument;
     /// What is asked for is designed and not built.

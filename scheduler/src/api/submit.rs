@@ -33,7 +33,7 @@ const PATH_PART_BYTES_MAX: usize = 255;
 pub const CLIENT_FILES_MAX: usize = 4096;
 /// Groups of one job: rows times epochs.
 pub const GROUPS_MAX: u32 = 100_000_000;
-const KEY_BYTES_MAX: usize = 255;
+pub(super) const KEY_BYTES_MAX: usize = 255;
 /// Requests to the blob store at once.
 const RENEWED_AT_ONCE: usize = 16;
 

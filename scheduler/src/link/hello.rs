@@ -13,6 +13,8 @@ use scheduler_core::event::{Capacity, Fence, Held, HeldPhase, Measured, RefusalC
 
 /// Kinds of backend one node may offer.
 const BACKENDS_MAX: usize = 16;
+/// The longest name of an image in a report, in bytes.
+const IMAGE_BYTES_MAX: usize = rollout::spec::PATH_BYTES_MAX;
 /// Characters of the message of a failure that are kept.
 const FAILURE_CHARS_MAX: usize = 4_096;
 /// Characters of a version or a message of an executor that are kept.
@@ -156,6 +158,18 @@ impl Reporter {
             at: self.at(message.generation),
             attempt: from_wire::attempt("checkpoint.attempt", message.attempt.as_ref())?,
             checkpoint: Box::new(from_wire::checkpoint("checkpoint.checkpoint", taken)?),
+        })
+    }
+
+    pub(super) fn identified(&self, message: &v1::ImageIdentified) -> Result<Event, WireError> {
+        from_wire::bounded("identified.image", &message.image, IMAGE_BYTES_MAX)?;
+        let digest = message.digest.as_deref();
+        from_wire::bounded("identified.digest", digest.unwrap_or_default(), from_wire::TEXT_BYTES_MAX)?;
+        Ok(Event::ImageIdentified {
+            node: self.node.clone(),
+            incarnation: self.incarnation,
+            image: message.image.clone(),
+            digest: message.digest.clone(),
         })
     }
 

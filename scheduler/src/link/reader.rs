@@ -84,6 +84,7 @@ impl<'a> Reader<'a> {
             Some(Kind::Ended(message)) => self.reporter.ended(&message).map_err(bad)?,
             Some(Kind::Refused(message)) => self.reporter.refused(&message).map_err(bad)?,
             Some(Kind::Checkpoint(message)) => self.reporter.checkpoint_taken(&message).map_err(bad)?,
+            Some(Kind::Identified(message)) => self.reporter.identified(&message).map_err(bad)?,
             Some(Kind::Held(message)) => {
                 let Ok(turn) = self.lists.clone().try_acquire_owned() else {
                     tracing::debug!(node = %self.reporter.node, HELD_LISTS_MAX, "left out a list: another waits");

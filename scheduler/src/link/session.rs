@@ -237,8 +237,16 @@ async fn resolve(service: &NodesService, commands: Vec<Outgoing>) -> Vec<v1::com
                     generation: to.generation.0,
                 }));
             }
+            Outgoing::Core(Command::Identify { image, .. }) => {
+                messages.push(v1::command::Kind::Identify(v1::IdentifyImage { image }));
+            }
             // Not for a node; the driver does them itself.
-            Outgoing::Core(Command::Expand { .. } | Command::Record { .. } | Command::Disconnect { .. }) => {}
+            Outgoing::Core(
+                Command::Expand { .. }
+                | Command::Reopen { .. }
+                | Command::Record { .. }
+                | Command::Disconnect { .. },
+            ) => {}
         }
     }
     messages

@@ -39,6 +39,7 @@ fn bytes(event: &Event) -> usize {
     let more = match event {
         Event::AttemptEnded { outcome, .. } => of_outcome(outcome),
         Event::AttemptRefused { message, .. } => message.len(),
+        Event::ImageIdentified { image, digest, .. } => image.len() + digest.as_ref().map_or(0, String::len),
         _ => 0,
     };
     size_of::<Event>() + more

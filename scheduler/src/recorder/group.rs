@@ -28,12 +28,13 @@ pub(super) fn record(
         serde_json::Value::Object(columns.iter().filter_map(pick).collect()).to_string()
     });
     let attempts = rows.members.iter().flat_map(|member| &member.attempts).chain(&rows.shared);
-    let last_node = attempts.last().map(|attempt| attempt.node.clone());
+    let last_node = attempts.filter_map(|attempt| attempt.node.clone()).next_back();
     let mut shared_ended = BTreeMap::new();
     let shared = steps(plan, closed.admitted_at, rows.shared, &mut shared_ended);
     Ok(GroupRecord {
         group: closed.group,
         seq: closed.seq,
+        replaces: closed.replaces,
         task_id: facts.task_id_of(&row, index),
         split: plan.tasks.split,
         epoch: facts.epoch(index),

@@ -66,7 +66,7 @@ fn checkpoint(row: &SqliteRow) -> Result<CheckpointRow, Error> {
     };
     Ok(CheckpointRow {
         taken,
-        checkpoint: row::checkpoint(row, at)?,
+        checkpoint: row::checkpoint(row, "checkpoints", at)?,
         kind: row::text(row, "checkpoints", "kind", at)?.to_owned(),
         packed_bytes: row::unsigned(row, "checkpoints", "packed_bytes", at)?,
         content_bytes: row::unsigned(row, "checkpoints", "content_bytes", at)?,

@@ -9,6 +9,7 @@ use std::collections::BTreeMap;
 use prost::Message;
 use rollout::checkpoint::{Checkpoint, Layer};
 use rollout::plan::RetainPlan;
+use rollout::result_key::ResultName;
 use rollout::state::{JobState, StepState};
 use rollout::{AttemptId, FailureCode, GroupId, JobId, Millis, NodeId, RolloutId, StepIndex, Timestamp};
 use rollout_wire::{to_wire, v1};
@@ -78,6 +79,10 @@ pub struct Batch {
     /// Of the jobs that end in this batch.
     pub sums: Vec<(JobId, v1::Job)>,
     pub schedules: Vec<ScheduleChange>,
+    /// Answered requests to run rollouts again: key, hash and answer.
+    pub retry_requests: Vec<(String, String, v1::RetryReply)>,
+    /// Jobs that had ended and run again.
+    pub retried_jobs: Vec<JobId>,
     /// Executor versions of the nodes in this batch, where known.
     pub versions: BTreeMap<NodeId, String>,
 }
@@ -89,6 +94,8 @@ impl Batch {
             && self.shards.is_empty()
             && self.schedules.is_empty()
             && self.records.is_empty()
+            && self.retry_requests.is_empty()
+            && self.retried_jobs.is_empty()
     }
 }
 
@@ -131,6 +138,15 @@ pub(super) struct Writes {
     pub step_books: Sheet,
     pub checkpoints: Sheet,
     pub checkpoints_removed: Sheet,
+    pub results_dropped: Sheet,
+    pub results: Sheet,
+    pub results_unused: Sheet,
+    pub results_used: Sheet,
+    pub retries_asked: Sheet,
+    pub retries_settled: Sheet,
+    pub retry_requests: Sheet,
+    pub retried_jobs: Sheet,
+    pub reopened: Sheet,
     pub breaker_ends: Sheet,
     pub refills: Sheet,
     pub rollout_ends: Sheet,
@@ -189,6 +205,11 @@ impl Writes {
         let sums =
             |(job, sums): &(JobId, v1::Job)| json!([job.to_string(), hex::encode(sums.encode_to_vec())]);
         writes.schedules = ScheduleWrites::of(&batch.schedules);
+        let request = |(key, hash, reply): &(String, String, v1::RetryReply)| {
+            json!([key, hash, hex::encode(reply.encode_to_vec())])
+        };
+        writes.retry_requests = batch.retry_requests.iter().map(request).collect();
+        writes.retried_jobs = batch.retried_jobs.iter().map(|job| json!([job.to_string()])).collect();
         writes.job_sums = batch.sums.iter().map(sums).collect();
         writes
     }
@@ -229,6 +250,13 @@ fn shard(row: &ShardRow) -> Value {
     json!([row.job.to_string(), row.table_name, row.shard, row.rows, row.seq_min, row.seq_max, row.sha256])
 }
 
+/// What a batch says of a rollout to run again, and the last word.
+#[derive(Default)]
+struct Asked {
+    asked: bool,
+    settled: bool,
+}
+
 #[derive(Default)]
 struct Folding {
     attempts: BTreeMap<AttemptId, AttemptWrite>,
@@ -236,6 +264,11 @@ struct Folding {
     step_books: BTreeMap<(RolloutId, StepIndex), Value>,
     checkpoints: Vec<Value>,
     checkpoints_removed: Vec<Value>,
+    /// None: dropped.
+    results: BTreeMap<ResultName, Option<Value>>,
+    results_used: BTreeMap<(RolloutId, StepIndex), Option<Value>>,
+    retries: BTreeMap<RolloutId, Asked>,
+    reopened: Vec<Value>,
     /// By job, step and place in the ring.
     breaker_ends: BTreeMap<(JobId, StepIndex, u64), Value>,
     refills: Vec<Value>,
@@ -314,6 +347,28 @@ impl Folding {
             Record::CheckpointRemoved { attempt, ordinal, why } => {
                 self.checkpoints_removed.push(with(attempt_key(*attempt), [json!(ordinal), json!(why)]));
             }
+            Record::ResultStored { name, attempt, checkpoint } => {
+                let row = stored_result(name, position, *attempt, checkpoint);
+                self.results.insert(name.clone(), Some(row));
+            }
+            Record::ResultDropped { name, .. } => {
+                self.results.insert(name.clone(), None);
+            }
+            Record::ResultUsed { rollout, step, name, checkpoint } => {
+                let row = with(
+                    rollout_key(*rollout),
+                    [
+                        json!(step.0),
+                        json!(name.key),
+                        json!(checkpoint.id().to_string()),
+                        json!(hex::encode(to_wire::checkpoint(checkpoint).encode_to_vec())),
+                    ],
+                );
+                self.results_used.insert((*rollout, *step), Some(row));
+            }
+            Record::ResultUnused { rollout, step } => {
+                self.results_used.insert((*rollout, *step), None);
+            }
             Record::StepState { rollout, step, state } => {
                 self.step_states.insert((*rollout, *step), *state);
             }
@@ -339,6 +394,15 @@ impl Folding {
             }
             Record::RolloutRefilled { rollout } => {
                 self.refills.push(Value::Array(rollout_key(*rollout)));
+            }
+            Record::RetryAsked { rollout } => {
+                self.retries.insert(*rollout, Asked { asked: true, settled: false });
+            }
+            Record::RetrySettled { rollout } => {
+                self.retries.entry(*rollout).or_default().settled = true;
+            }
+            Record::GroupReopened { group } => {
+                self.reopened.push(json!([group.job.to_string(), group.index]));
             }
             Record::RolloutEnded { rollout, end } => {
                 self.rollout_ends.insert(*rollout, rollout_end(*rollout, end));
@@ -380,6 +444,24 @@ impl Folding {
         writes.step_books = self.step_books.into_values().collect();
         writes.checkpoints = self.checkpoints.into_iter().collect();
         writes.checkpoints_removed = self.checkpoints_removed.into_iter().collect();
+        for (name, row) in self.results {
+            match row {
+                Some(row) => writes.results.0.push(row),
+                None => writes.results_dropped.0.push(json!([name.project, name.key])),
+            }
+        }
+        for ((rollout, step), row) in self.results_used {
+            match row {
+                Some(row) => writes.results_used.0.push(row),
+                None => writes.results_unused.0.push(with(rollout_key(rollout), [json!(step.0)])),
+            }
+        }
+        for (rollout, word) in self.retries {
+            let key = || Value::Array(rollout_key(rollout));
+            writes.retries_asked.0.extend(word.asked.then(key));
+            writes.retries_settled.0.extend(word.settled.then(key));
+        }
+        writes.reopened = self.reopened.into_iter().collect();
         writes.breaker_ends = self.breaker_ends.into_values().collect();
         writes.generations = self
             .generations
@@ -418,6 +500,21 @@ fn taken(attempt: AttemptId, ordinal: u32, kind: CheckpointKind, checkpoint: &Ch
             json!(kind.as_str()),
         ],
     )
+}
+
+fn stored_result(name: &ResultName, position: u64, made_by: AttemptId, checkpoint: &Checkpoint) -> Value {
+    let sum = |of: fn(&Layer) -> u64| checkpoint.layers.iter().map(of).fold(0, u64::saturating_add);
+    json!([
+        name.project,
+        name.key,
+        position,
+        made_by.to_string(),
+        checkpoint.id().to_string(),
+        checkpoint.image,
+        hex::encode(to_wire::checkpoint(checkpoint).encode_to_vec()),
+        sum(|layer| layer.packed.0),
+        sum(|layer| layer.content.0),
+    ])
 }
 
 fn rollout_end(rollout: RolloutId, end: &RolloutEnd) -> Value {

@@ -80,6 +80,15 @@ impl Reads {
         })
         .await?;
         {
+            let mut results = sqlx::query(statement!("common/rooted_results")).bind(now.0).fetch(&mut *books);
+            while let Some(row) = results.try_next().await.map_err(failed("reading shared results"))? {
+                let key = row::text(&row, "results", "result_key", &"any")?.to_owned();
+                for layer in row::checkpoint(&row, "results", &key)?.layers {
+                    named(&layer.blob, Root::Checkpoint);
+                }
+            }
+        }
+        {
             let mut files = sqlx::query(statement!("common/all_files")).fetch(&mut *books);
             while let Some(row) = files.try_next().await.map_err(failed("reading client files"))? {
                 named(row::text(&row, "files", "sha256", &"any")?, Root::Stored);
@@ -110,7 +119,7 @@ async fn layers(
     let mut rows = sqlx::query(text).bind(now.0).fetch(&mut **books);
     while let Some(row) = rows.try_next().await.map_err(failed("reading checkpoints"))? {
         let at = checkpoints::attempt(&row, "checkpoints")?;
-        for layer in row::checkpoint(&row, &at)?.layers {
+        for layer in row::checkpoint(&row, "checkpoints", &at)?.layers {
             named(&layer.blob);
         }
     }

@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 
 use rollout::checkpoint::CheckpointId;
 use rollout::failure::{Failure, Status};
-use rollout::outcome::{Outcome, Reward};
+use rollout::outcome::{Outcome, Reward, Times};
 use rollout::state::GroupClosedAs;
-use rollout::{AttemptId, GroupId, JobId, NodeId, RolloutId, Timestamp};
+use rollout::{AttemptId, GroupId, JobId, NodeId, RolloutId, StepIndex, Timestamp};
 use sqlx::sqlite::SqliteRow;
 
 use super::read::{closed, status};
@@ -21,6 +21,8 @@ pub struct ClosedGroup {
     pub closed_as: GroupClosedAs,
     pub valid: u32,
     pub admitted_at: Timestamp,
+    /// The seq it had closed under before, if it was open again since.
+    pub replaces: Option<i64>,
 }
 
 /// What the recorder needs of one group.
@@ -33,8 +35,10 @@ pub struct GroupRows {
 
 #[derive(Debug, Clone, PartialEq)]
 pub struct EndedAttempt {
+    /// One that never was, where a step found its result under its key.
     pub attempt: AttemptId,
-    pub node: NodeId,
+    /// None if it found its result.
+    pub node: Option<NodeId>,
     /// What its new sandbox started with.
     pub base: Option<CheckpointId>,
     pub outcome: Box<Outcome>,
@@ -96,6 +100,7 @@ impl Reads {
                 closed_as,
                 valid: row::unsigned(row, "groups", "closed_valid", &group)?,
                 admitted_at: Timestamp(row::signed(row, "groups", "admitted_at", &group)?),
+                replaces: row::optional_signed(row, "groups", "replaces_seq", &group)?,
             })
         };
         rows.iter().map(read).collect()
@@ -116,15 +121,27 @@ impl Reads {
             .fetch_all(&self.pool)
             .await
             .map_err(doing())?;
+        let used = sqlx::query(statement!("common/group_results_used"))
+            .bind(group.job.to_string())
+            .bind(group.index)
+            .fetch_all(&self.pool)
+            .await
+            .map_err(doing())?;
         let mut by_rollout: BTreeMap<RolloutId, Vec<_>> = BTreeMap::new();
         for row in &attempts {
             let rollout = row::rollout(row, "attempts", group)?;
             let attempt = row::attempt(row, rollout)?;
-            let node = NodeId(row::parsed(row, "attempts", "node", &attempt)?);
+            let node = Some(NodeId(row::parsed(row, "attempts", "node", &attempt)?));
             if let Some(outcome) = row::outcome(row, &attempt)? {
                 let base = row::base(row, &attempt)?;
                 by_rollout.entry(rollout).or_default().push(EndedAttempt { attempt, node, base, outcome });
             }
+        }
+        for row in &used {
+            let rollout = row::rollout(row, "results_used", group)?;
+            let found = found_result(row, rollout)?;
+            let attempts = by_rollout.entry(rollout).or_default();
+            insert_in_order(attempts, found);
         }
         let member = |row: &SqliteRow| {
             let rollout = row::rollout(row, "rollouts", group)?;
@@ -146,4 +163,23 @@ impl Reads {
         let shared = by_rollout.remove(&RolloutId::shared(group)).unwrap_or_default();
         Ok(GroupRows { members, shared })
     }
+}
+
+/// A step that is complete with what was stored under its key: nothing ran, nothing was measured.
+fn found_result(row: &SqliteRow, rollout: RolloutId) -> Result<EndedAttempt, Error> {
+    let step = StepIndex(row::unsigned(row, "results_used", "step", &rollout)?);
+    let checkpoint = row::checkpoint(row, "results_used", &rollout)?;
+    let used_at = Timestamp(row::signed(row, "results_used", "used_at", &rollout)?);
+    let outcome = Outcome::found(checkpoint, Times::at(used_at));
+    let attempt = AttemptId { rollout, step, attempt: 0 };
+    Ok(EndedAttempt { attempt, node: None, base: None, outcome: Box::new(outcome) })
+}
+
+/// Before the steps that may work from it, and numbered behind the attempts of its own.
+fn insert_in_order(attempts: &mut Vec<EndedAttempt>, mut found: EndedAttempt) {
+    let step = found.attempt.step;
+    let own = attempts.iter().filter(|ended| ended.attempt.step == step).map(|ended| ended.attempt.attempt);
+    found.attempt.attempt = own.max().map_or(0, |last| last + 1);
+    let behind = attempts.iter().position(|ended| ended.attempt.step > step);
+    attempts.insert(behind.unwrap_or(attempts.len()), found);
 }

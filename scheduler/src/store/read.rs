@@ -42,6 +42,8 @@ pub struct JobRow {
     pub next_group: u32,
     pub next_seq: i64,
     pub created_at: Timestamp,
+    /// When it was last made to run again, having ended.
+    pub retried_at: Option<Timestamp>,
     pub finished_at: Option<Timestamp>,
     /// Of a job that has ended: its counts, rewards and failures.
     pub sums: Option<Box<v1::Job>>,
@@ -170,6 +172,7 @@ fn job_row(row: &SqliteRow) -> Result<JobRow, Error> {
         next_group: row::unsigned(row, "jobs", "next_group", &job)?,
         next_seq: row::signed(row, "jobs", "next_seq", &job)?,
         created_at: Timestamp(row::signed(row, "jobs", "created_at", &job)?),
+        retried_at: row::optional_signed(row, "jobs", "retried_at", &job)?.map(Timestamp),
         finished_at: row::optional_signed(row, "jobs", "finished_at", &job)?.map(Timestamp),
         sums: row::sums(row, &job)?,
     })

@@ -5,12 +5,14 @@ use std::sync::Arc;
 
 use futures::TryStreamExt;
 use rollout::plan::JobPlan;
+use rollout::result_key::ResultName;
 use rollout::state::{JobState, StepState};
-use rollout::{AttemptId, FailureCode, Generation, GroupId, NodeId, RolloutId, StepIndex, Timestamp};
+use rollout::{AttemptId, FailureCode, Generation, GroupId, JobId, NodeId, RolloutId, StepIndex, Timestamp};
 use scheduler_core::event::ExpandedGroup;
 use scheduler_core::record::{BreakerEnd, CheckpointKind, RolloutEnd, StepBooks};
 use scheduler_core::snapshot::{
-    AttemptSnapshot, CheckpointSnapshot, GroupSnapshot, JobSnapshot, NodeSnapshot, RolloutSnapshot,
+    AttemptSnapshot, CheckpointSnapshot, GroupSnapshot, JobSnapshot, NodeSnapshot, ResultSnapshot,
+    RolloutSnapshot,
 };
 use scheduler_core::totals::{Totals, is_success};
 use sqlx::sqlite::SqliteRow;
@@ -30,13 +32,13 @@ impl Reads {
         plan: Arc<JobPlan>,
         mut expand: impl FnMut(u32) -> Result<ExpandedGroup, Error>,
     ) -> Result<JobSnapshot, Error> {
-        let mut rollouts = self.open_rollouts(job).await?;
+        let mut rollouts = self.open_rollouts(job.job, None).await?;
         let totals = self.totals(job, success_at(&plan)).await?;
-        let sealed = self.open(statement!("common/count_sealed"), job).await?;
+        let sealed = self.open(statement!("common/count_sealed"), job.job, None).await?;
         let sealed =
             sealed.first().map(|row| row::unsigned(row, "groups", "sealed", &job.job)).transpose()?;
         let mut groups = Vec::new();
-        for row in self.open(statement!("common/open_groups"), job).await? {
+        for row in self.open(statement!("common/open_groups"), job.job, None).await? {
             let group = row::group(&row, "groups", job.job)?;
             groups.push(GroupSnapshot {
                 index: group.index,
@@ -63,23 +65,51 @@ impl Reads {
             created_at: job.created_at,
             groups,
             groups_sealed: sealed.unwrap_or(0),
+            retries: self.open_retries(job.job).await?,
             breaker_ends: self.breaker_ends(job).await?,
             totals,
         })
     }
 
+    /// A group that is sealed, as it was when it closed; none if there is no such group.
+    pub async fn sealed_group(
+        &self,
+        group: GroupId,
+        expanded: ExpandedGroup,
+    ) -> Result<Option<GroupSnapshot>, Error> {
+        let found = self.open_rollouts(group.job, Some(group.index)).await?.remove(&group);
+        Ok(found.map(|rollouts| GroupSnapshot {
+            index: group.index,
+            expanded,
+            closed: None,
+            rollouts: rollouts.into_values().collect(),
+        }))
+    }
+
+    async fn open_retries(&self, job: JobId) -> Result<Vec<RolloutId>, Error> {
+        let read = |row: &SqliteRow| row::rollout(row, "retries", row::group(row, "retries", job)?);
+        let rows = sqlx::query(statement!("common/open_retries"))
+            .bind(job.to_string())
+            .fetch_all(&self.pool)
+            .await
+            .map_err(failed("reading what is to be run again"))?;
+        rows.iter().map(read).collect()
+    }
+
+    /// Of the groups that are not sealed, or of one.
     async fn open_rollouts(
         &self,
-        job: &JobRow,
+        job: JobId,
+        only: Option<u32>,
     ) -> Result<BTreeMap<GroupId, BTreeMap<RolloutId, RolloutSnapshot>>, Error> {
         let mut groups: BTreeMap<GroupId, BTreeMap<RolloutId, RolloutSnapshot>> = BTreeMap::new();
-        for row in self.open(statement!("common/open_groups"), job).await? {
-            let group = row::group(&row, "groups", job.job)?;
+        for row in self.open(statement!("common/open_groups"), job, only).await? {
+            let group = row::group(&row, "groups", job)?;
             let shared = RolloutId::shared(group);
             groups.entry(group).or_default().insert(shared, empty(shared, None));
         }
-        for row in self.open(statement!("common/open_rollouts"), job).await? {
-            let group = row::group(&row, "rollouts", job.job)?;
+        for row in self.open(statement!("common/open_rollouts"), job, only).await? {
+            let group = row::group(&row, "rollouts", job)?;
             let rollout = row::rollout(&row, "rollouts", group)?;
             let snapshot = empty(rollout, rollout_end(&row, rollout)?);
             groups.entry(group).or_default().insert(rollout, snapshot);
@@ -88,8 +118,8 @@ impl Reads {
             let found = groups.get_mut(&group).and_then(|members| members.get_mut(&rollout));
             found.map(use_it).ok_or_else(|| row::wrong(table, "sample", &rollout, "no such rollout"))
         };
-        for row in self.open(statement!("common/open_step_states"), job).await? {
-            let group = row::group(&row, "step_states", job.job)?;
+        for row in self.open(statement!("common/open_step_states"), job, only).await? {
+            let group = row::group(&row, "step_states", job)?;
             let rollout = row::rollout(&row, "step_states", group)?;
             let step = StepIndex(row::unsigned(&row, "step_states", "step", &rollout)?);
             let text = row::text(&row, "step_states", "state", &rollout)?;
@@ -97,15 +127,15 @@ impl Reads {
                 row::word("step_states", "state", &rollout, text, &read::STEP_STATES, StepState::as_str)?;
             of("step_states", group, rollout, &mut |r| r.steps.push((step, state)))?;
         }
-        for row in self.open(statement!("common/open_withdrawn"), job).await? {
-            let group = row::group(&row, "withdrawn", job.job)?;
+        for row in self.open(statement!("common/open_withdrawn"), job, only).await? {
+            let group = row::group(&row, "withdrawn", job)?;
             let rollout = row::rollout(&row, "withdrawn", group)?;
             let step = StepIndex(row::unsigned(&row, "withdrawn", "step", &rollout)?);
             let generation = Generation(row::unsigned(&row, "withdrawn", "generation", &rollout)?);
             of("withdrawn", group, rollout, &mut |r| r.generations.push((step, generation)))?;
         }
-        for row in self.open(statement!("common/open_step_books"), job).await? {
-            let group = row::group(&row, "step_books", job.job)?;
+        for row in self.open(statement!("common/open_step_books"), job, only).await? {
+            let group = row::group(&row, "step_books", job)?;
             let rollout = row::rollout(&row, "step_books", group)?;
             let step = StepIndex(row::unsigned(&row, "step_books", "step", &rollout)?);
             let not_before = row::optional_signed(&row, "step_books", "not_before", &rollout)?;
@@ -117,14 +147,21 @@ impl Reads {
             };
             of("step_books", group, rollout, &mut |r| r.books.push((step, books)))?;
         }
-        for row in self.open(statement!("common/open_checkpoints"), job).await? {
-            let group = row::group(&row, "checkpoints", job.job)?;
+        for row in self.open(statement!("common/open_checkpoints"), job, only).await? {
+            let group = row::group(&row, "checkpoints", job)?;
             let rollout = row::rollout(&row, "checkpoints", group)?;
             let snapshot = checkpoint(&row, rollout)?;
             of("checkpoints", group, rollout, &mut |r| r.checkpoints.push(snapshot.clone()))?;
         }
-        for row in self.open(statement!("common/open_attempts"), job).await? {
-            let group = row::group(&row, "attempts", job.job)?;
+        for row in self.open(statement!("common/open_results_used"), job, only).await? {
+            let group = row::group(&row, "results_used", job)?;
+            let rollout = row::rollout(&row, "results_used", group)?;
+            let step = StepIndex(row::unsigned(&row, "results_used", "step", &rollout)?);
+            let found = Arc::new(row::checkpoint(&row, "results_used", &rollout)?);
+            of("results_used", group, rollout, &mut |r| r.results.push((step, found.clone())))?;
+        }
+        for row in self.open(statement!("common/open_attempts"), job, only).await? {
+            let group = row::group(&row, "attempts", job)?;
             let rollout = row::rollout(&row, "attempts", group)?;
             let snapshot = attempt(&row, rollout)?;
             of("attempts", group, rollout, &mut |r| r.attempts.push(snapshot.clone()))?;
@@ -143,7 +180,7 @@ impl Reads {
                 code: code.map_err(|e| row::wrong("breaker_ends", "code", &job.job, e))?,
             })
         };
-        self.open(statement!("common/breaker_ends"), job).await?.iter().map(read).collect()
+        self.open(statement!("common/breaker_ends"), job.job, None).await?.iter().map(read).collect()
     }
 
     /// Sums over every ended rollout and closed group, read in a stream: there may be millions.
@@ -180,9 +217,22 @@ impl Reads {
         Ok(totals)
     }
 
-    async fn open(&self, text: &'static str, job: &JobRow) -> Result<Vec<SqliteRow>, Error> {
-        let rows = sqlx::query(text).bind(job.job.to_string()).fetch_all(&self.pool).await;
+    async fn open(&self, text: &'static str, job: JobId, only: Option<u32>) -> Result<Vec<SqliteRow>, Error> {
+        let rows = sqlx::query(text).bind(job.to_string()).bind(only).fetch_all(&self.pool).await;
         rows.map_err(failed("restoring a job"))
+    }
+
+    /// What is stored under the keys of results, oldest first: at most
+    /// [`RESULTS_MAX`](scheduler_core::config::RESULTS_MAX).
+    pub async fn result_snapshots(&self) -> Result<Vec<ResultSnapshot>, Error> {
+        let rows = sqlx::query(statement!("common/results")).fetch_all(&self.pool).await;
+        let read = |row: &SqliteRow| {
+            let key = row::text(row, "results", "result_key", &"unknown")?.to_owned();
+            let project = row::text(row, "results", "project", &key)?.to_owned();
+            let checkpoint = Arc::new(row::checkpoint(row, "results", &key)?);
+            Ok(ResultSnapshot { name: ResultName { project, key }, checkpoint })
+        };
+        rows.map_err(failed("reading the stored results"))?.iter().map(read).collect()
     }
 
     pub async fn node_snapshots(&self) -> Result<Vec<NodeSnapshot>, Error> {
@@ -214,7 +264,7 @@ pub(crate) fn success_at(plan: &JobPlan) -> f64 {
     grader.map_or(1.0, rollout::plan::GraderPlan::success_at)
 }
 
-fn rollout_end(row: &SqliteRow, rollout: RolloutId) -> Result<Option<RolloutEnd>, Error> {
+pub(super) fn rollout_end(row: &SqliteRow, rollout: RolloutId) -> Result<Option<RolloutEnd>, Error> {
     let Some(status) = read::status(row, &rollout)? else { return Ok(None) };
     Ok(Some(RolloutEnd {
         status,
@@ -226,8 +276,8 @@ fn rollout_end(row: &SqliteRow, rollout: RolloutId) -> Result<Option<RolloutEnd>
 
 fn empty(rollout: RolloutId, end: Option<RolloutEnd>) -> RolloutSnapshot {
     let (steps, attempts, generations) = (Vec::new(), Vec::new(), Vec::new());
-    let (books, checkpoints) = (Vec::new(), Vec::new());
-    RolloutSnapshot { rollout, end, steps, attempts, generations, books, checkpoints }
+    let (books, checkpoints, results) = (Vec::new(), Vec::new(), Vec::new());
+    RolloutSnapshot { rollout, end, steps, attempts, generations, books, checkpoints, results }
 }
 
 fn checkpoint(row: &SqliteRow, rollout: RolloutId) -> Result<CheckpointSnapshot, Error> {
@@ -237,7 +287,7 @@ fn checkpoint(row: &SqliteRow, rollout: RolloutId) -> Result<CheckpointSnapshot,
         attempt,
         ordinal: row::unsigned(row, "checkpoints", "ordinal", &attempt)?,
         kind: row::word("checkpoints", "kind", &attempt, kind, &CHECKPOINT_KINDS, CheckpointKind::as_str)?,
-        checkpoint: Arc::new(row::checkpoint(row, &attempt)?),
+        checkpoint: Arc::new(row::checkpoint(row, "checkpoints", &attempt)?),
     })
 }
 

@@ -125,10 +125,14 @@ pub(super) fn base(row: &SqliteRow, at: &AttemptId) -> Result<Option<CheckpointI
     text.map(|base| base.parse().map_err(|e| wrong("attempts", "base", at, e))).transpose()
 }
 
-pub(super) fn checkpoint(row: &SqliteRow, at: &AttemptId) -> Result<Checkpoint, Error> {
-    let bytes: &[u8] = row.try_get("checkpoint").map_err(|e| wrong("checkpoints", "checkpoint", at, e))?;
-    let message = v1::Checkpoint::decode(bytes).map_err(|e| wrong("checkpoints", "checkpoint", at, e))?;
-    from_wire::checkpoint("checkpoint", &message).map_err(|e| wrong("checkpoints", "checkpoint", at, e))
+pub(super) fn checkpoint(
+    row: &SqliteRow,
+    table: &'static str,
+    at: &impl Display,
+) -> Result<Checkpoint, Error> {
+    let bytes: &[u8] = row.try_get("checkpoint").map_err(|e| wrong(table, "checkpoint", at, e))?;
+    let message = v1::Checkpoint::decode(bytes).map_err(|e| wrong(table, "checkpoint", at, e))?;
+    from_wire::checkpoint("checkpoint", &message).map_err(|e| wrong(table, "checkpoint", at, e))
 }
 
 pub(super) fn outcome(row: &SqliteRow, at: &impl Display) -> Result<Option<Box<Outcome>>, Error> {

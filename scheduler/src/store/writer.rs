@@ -193,7 +193,7 @@ async fn write(
     }
     use Rows::{Any, Each};
     let schedules = &writes.schedules;
-    let statements: [(&'static str, &'static str, &Sheet, Rows); 31] = [
+    let statements: [(&'static str, &'static str, &Sheet, Rows); 40] = [
         ("storing jobs", statement!("sqlite/insert_jobs"), &writes.new_jobs, Each),
         ("storing client files", statement!("sqlite/insert_files"), &writes.files, Each),
         ("storing images", statement!("sqlite/insert_images"), &writes.images, Each),
@@ -208,6 +208,15 @@ async fn write(
         ("storing what steps wait for", statement!("sqlite/set_step_books"), &writes.step_books, Each),
         ("storing checkpoints", statement!("sqlite/insert_checkpoints"), &writes.checkpoints, Each),
         ("removing checkpoints", statement!("sqlite/remove_checkpoints"), &writes.checkpoints_removed, Each),
+        ("dropping results", statement!("sqlite/drop_results"), &writes.results_dropped, Any),
+        ("storing results", statement!("sqlite/store_results"), &writes.results, Each),
+        ("letting go of results", statement!("sqlite/unuse_results"), &writes.results_unused, Any),
+        ("using results", statement!("sqlite/use_results"), &writes.results_used, Each),
+        ("asking for retries", statement!("sqlite/ask_retries"), &writes.retries_asked, Each),
+        ("settling retries", statement!("sqlite/settle_retries"), &writes.retries_settled, Each),
+        ("answering retries", statement!("sqlite/store_retry_requests"), &writes.retry_requests, Each),
+        ("running jobs again", statement!("sqlite/note_retried_jobs"), &writes.retried_jobs, Each),
+        ("opening groups again", statement!("sqlite/reopen_groups"), &writes.reopened, Each),
         ("counting ends of steps", statement!("sqlite/count_breaker_ends"), &writes.breaker_ends, Each),
         ("beginning refills", statement!("sqlite/insert_refills"), &writes.refills, Each),
         ("superseding rollouts", statement!("sqlite/supersede_rollouts"), &writes.refills, Each),

@@ -9,13 +9,17 @@ use rollout::failure::Failure;
 use rollout::outcome::{Captured, Outcome, Reward, Times, Usage};
 use rollout::plan::{JobPlan, StepKind};
 use rollout::quantity::Request;
+use rollout::result_key::ResultKey;
+use rollout::state::JobState;
 use rollout::{
-    AttemptId, BootTime, Bytes, FailureCode, GroupId, IncarnationId, JobId, MilliCpu, NodeId, Timestamp,
+    AttemptId, BootTime, Bytes, FailureCode, GroupId, IncarnationId, JobId, MilliCpu, NodeId, RolloutId,
+    StepIndex, Timestamp,
 };
 use scheduler::store::{self, Batch, NewJob, Reads, Writer};
 use scheduler_core::command::Target;
-use scheduler_core::event::{Capacity, ExpandedGroup, Fence, Measured, RefusalClass};
+use scheduler_core::event::{Capacity, ExpandedGroup, Fence, Measured, RefusalClass, StepKeys};
 use scheduler_core::model::{Patience, Stored};
+use scheduler_core::retry::RetryScope;
 use scheduler_core::{Cluster, Command, Config, Event, Now, Record, Snapshot};
 
 const SPEC: &str = r#"
@@ -26,7 +30,7 @@ tasks: {from: {inline: [{n: "1"}]}}
 group: {size: 2, over_sample: 1}
 defaults: {image: host, timeout: 30s, retry: {limit: 2, backoff: 1s, max_backoff: 2s}}
 steps:
-  - {name: fork, per: group, run: "true"}
+  - {name: fork, per: group, run: "true", checkpoint: {key: "${image.digest}/${step.hash}"}}
   - {name: setup, needs: [fork], run: "true"}
   - {name: agent, needs: [setup], from: setup, agent: {command: [solve, "${row.n}"], resume: true},
      checkpoint: {every: 1m, keep: 2}, outputs: [{name: out, path: out}]}
@@ -50,6 +54,9 @@ struct World {
     to_seal: BTreeSet<GroupId>,
     expansions: Vec<(JobId, u32, u32)>,
     incarnations: BTreeMap<NodeId, IncarnationId>,
+    /// Answers on their way.
+    identify: Vec<Event>,
+    reopened: usize,
 }
 
 impl World {
@@ -76,9 +83,36 @@ impl World {
                 Command::Expand { job, first, count } => self.expansions.push((job, first, count)),
                 Command::Start { to, attempt, .. } => drop(self.live.insert(attempt, to)),
                 Command::Record { group, .. } => drop(self.to_seal.insert(group)),
+                Command::Identify { node, incarnation, image } => {
+                    let digest = Some("host:0".to_owned());
+                    self.identify.push(Event::ImageIdentified { node, incarnation, image, digest });
+                }
+                Command::Reopen { group } => {
+                    let expanded = ExpandedGroup { keys: keys(), ..Default::default() };
+                    let stored = self.reads.sealed_group(group, expanded).await.unwrap();
+                    assert_eq!(stored, self.stored.sealed_group(group), "{group}");
+                    self.reopened += 1;
+                    self.identify.push(Event::GroupReopened { group, stored: stored.map(Box::new) });
+                }
                 _ => {}
             }
         }
+    }
+
+    /// Somebody wants a failed rollout run again, of a job that runs or has ended.
+    fn retry(&mut self, batch: &mut Batch) -> Option<Event> {
+        let scope = RetryScope { all_failed: true, cancelled: false };
+        let failed = self.stored.ends.iter().filter(|(_, ends)| scope.takes(&ends[0]).is_ok());
+        let failed: Vec<RolloutId> = failed.map(|(rollout, _)| *rollout).collect();
+        let rollout = self.pick(&failed)?;
+        let job = rollout.group.job;
+        let state = self.stored.job_state(job)?;
+        if state == JobState::Cancelled {
+            return None;
+        }
+        let reopened = self.stored.job_snapshot(job).filter(|_| state.is_final()).map(Box::new);
+        batch.retried_jobs.extend(reopened.as_ref().map(|_| job));
+        Some(Event::RetryAsked { job, reopened, rollouts: vec![rollout], lift: true })
     }
 
     async fn commit(&mut self, batch: Batch) {
@@ -115,6 +149,7 @@ impl World {
             files: Vec::new(),
             images: Vec::new(),
         };
+        self.stored.keys.insert(job, keys());
         self.stored.submit(job, plan.clone(), groups_total, created_at);
         self.plans.insert(job, plan.clone());
         let batch = Batch { new_jobs: vec![new_job], ..Batch::default() };
@@ -122,10 +157,15 @@ impl World {
     }
 
     async fn snapshot(&self) -> Snapshot {
-        let mut snapshot = Snapshot { jobs: Vec::new(), nodes: self.reads.node_snapshots().await.unwrap() };
+        let mut snapshot = Snapshot {
+            results: self.reads.result_snapshots().await.unwrap(),
+            jobs: Vec::new(),
+            nodes: self.reads.node_snapshots().await.unwrap(),
+        };
         for row in self.reads.unfinished_jobs().await.unwrap() {
             let plan = self.plans[&row.job].clone();
-            let expand = |_| Ok(ExpandedGroup { resources: None, spans: None, broken: None });
+            let keys = keys();
+            let expand = |_| Ok(ExpandedGroup { keys: keys.clone(), ..Default::default() });
             snapshot.jobs.push(self.reads.job_snapshot(&row, plan, expand).await.unwrap());
         }
         snapshot
@@ -193,6 +233,11 @@ impl World {
                     held: Vec::new(),
                 }
             }
+            2 if self.below(3) == 0 => match self.retry(&mut batch) {
+                Some(event) => event,
+                None => return,
+            },
+            2 | 3 if !self.identify.is_empty() => self.identify.remove(0),
             2..6 => match self.incarnations.get(&node) {
                 Some(&incarnation) => Event::Heartbeat { node, incarnation, measured: Measured::default() },
                 None => return,
@@ -214,7 +259,7 @@ impl World {
             },
             8 | 9 => match self.expansions.pop() {
                 Some((job, first, count)) => {
-                    let group = ExpandedGroup { resources: None, spans: None, broken: None };
+                    let group = ExpandedGroup { keys: keys(), ..Default::default() };
                     Event::GroupsExpanded { job, first, groups: vec![group; count as usize] }
                 }
                 None => return,
@@ -253,8 +298,15 @@ impl World {
     }
 }
 
-/// How many rollouts ended, attempts were made and checkpoints are left.
-async fn run(seed: u64) -> (usize, usize, usize) {
+/// Of the first step, whatever the row.
+fn keys() -> Vec<StepKeys> {
+    let parts = vec![String::new(), "/1".to_owned()];
+    let key = ResultKey { project: "p".to_owned(), image: "host".to_owned(), parts };
+    vec![StepKeys { step: StepIndex(0), keys: vec![Arc::new(key)] }]
+}
+
+/// How many rollouts ended, attempts were made, checkpoints are left and groups were read back.
+async fn run(seed: u64) -> (usize, usize, usize, usize) {
     let dir = tempfile::tempdir().unwrap();
     let (writer, reads, _) = store::open(dir.path(), None).await.unwrap();
     let config = Config::default();
@@ -270,6 +322,8 @@ async fn run(seed: u64) -> (usize, usize, usize) {
         to_seal: BTreeSet::new(),
         expansions: Vec::new(),
         incarnations: BTreeMap::new(),
+        identify: Vec::new(),
+        reopened: 0,
     };
     for bits in 1..=3 {
         let groups = 1 + u32::try_from(world.below(5)).unwrap();
@@ -301,24 +355,25 @@ async fn run(seed: u64) -> (usize, usize, usize) {
     }
     assert!(world.stored.ends.values().all(|ends| ends.len() == 1), "seed {seed}");
     let saved = world.stored.checkpoints.len();
-    (world.stored.ends.len(), world.stored.attempts.len(), saved)
+    (world.stored.ends.len(), world.stored.attempts.len(), saved, world.reopened)
 }
 
 #[tokio::test]
 async fn the_store_gives_back_what_a_naive_store_does() {
     let one = std::env::var("SEED").ok().map(|seed| seed.parse().expect("SEED is a number"));
-    let (mut ended, mut attempts, mut saved) = (0, 0, 0);
+    let (mut ended, mut attempts, mut saved, mut reopened) = (0, 0, 0, 0);
     for seed in one.map_or(0..SEEDS, |seed: u64| seed..seed + 1) {
         println_seed(seed);
-        let (more_ended, more_attempts, more_saved) = run(seed).await;
+        let (more_ended, more_attempts, more_saved, more_reopened) = run(seed).await;
         ended += more_ended;
         attempts += more_attempts;
         saved += more_saved;
+        reopened += more_reopened;
     }
     // Random yards in which nothing happens would prove nothing.
     assert!(
-        one.is_some() || (ended >= 20 && attempts >= 100 && saved >= 20),
-        "{ended} ended, {attempts} attempts, {saved} checkpoints"
+        one.is_some() || (ended >= 20 && attempts >= 100 && saved >= 20 && reopened > 0),
+        "{ended} ended, {attempts} attempts, {saved} checkpoints, {reopened} read back"
     );
 }
 

@@ -27,7 +27,7 @@ from .errors import (
 )
 from .spec import Job
 from .table import Shard, Table, open_table
-from .views import Counts, Failure, FailureCount, JobInfo, LogChunk, Rewards, RolloutInfo
+from .views import Counts, Failure, FailureCount, JobInfo, LogChunk, RetryInfo, Rewards, RolloutInfo
 
 __all__ = [
     "AsyncClient",
@@ -46,6 +46,7 @@ __all__ = [
     "NotAvailableError",
     "NotFoundError",
     "RequestError",
+    "RetryInfo",
     "Rewards",
     "RolloutInfo",
     "Shard",

@@ -20,7 +20,7 @@ from .progress import Progress
 from .table import Table, open_table
 from .v1 import jobs_pb2 as wire
 from .v1.jobs_pb2_grpc import JobsStub
-from .views import Counts, JobInfo, LogChunk, RolloutInfo
+from .views import Counts, JobInfo, LogChunk, RetryInfo, RolloutInfo
 
 T = TypeVar("T")
 
@@ -214,6 +214,13 @@ class AsyncJobHandle:
     async def cancel(self, reason: str = "cancelled by the user") -> JobInfo:
         """As `JobHandle.cancel`."""
         return JobInfo.of(await self._client._do(Call("Cancel", wire.CancelRequest(job=self.id, reason=reason))))
+
+    async def retry(
+        self, target: str | None = None, *, all_failed: bool = False, cancelled: bool = False, key: str | None = None
+    ) -> RetryInfo:
+        """As `JobHandle.retry`."""
+        request = flow.retry_request(target or self.id, all_failed, cancelled, key)
+        return RetryInfo.of(await self._client._do(Call("Retry", request)))
 
     async def explain(self, step: str | None = None) -> list[str]:
         """As `JobHandle.explain`."""

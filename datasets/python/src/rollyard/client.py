@@ -21,7 +21,7 @@ from .progress import Progress
 from .table import Table, open_table
 from .v1 import jobs_pb2 as wire
 from .v1.jobs_pb2_grpc import JobsStub
-from .views import Counts, JobInfo, LogChunk, RolloutInfo
+from .views import Counts, JobInfo, LogChunk, RetryInfo, RolloutInfo
 
 class Client:
     """A connection to a yard.
@@ -199,6 +199,17 @@ class JobHandle:
     def cancel(self, reason: str = "cancelled by the user") -> JobInfo:
         """Cancels it. What runs is ended; groups that are closed keep their rows."""
         return JobInfo.of(self._client._do(Call("Cancel", wire.CancelRequest(job=self.id, reason=reason))))
+
+    def retry(
+        self, target: str | None = None, *, all_failed: bool = False, cancelled: bool = False, key: str | None = None
+    ) -> RetryInfo:
+        """Runs again what infrastructure lost, in the job, or in GROUP or ROLLOUT of it, in the place of
+        the rollouts that failed. With `all_failed` also what failed for the task or the grader; with
+        `cancelled` also what was cancelled. The same `key` gives the same answer.
+
+        Raises `RequestError` with code `retry_nothing` if there is nothing to run again."""
+        request = flow.retry_request(target or self.id, all_failed, cancelled, key)
+        return RetryInfo.of(self._client._do(Call("Retry", request)))
 
     def explain(self, step: str | None = None) -> list[str]:
         """Why the job, or ROLLOUT or ROLLOUT/STEP of it, is where it is: sentences, the most

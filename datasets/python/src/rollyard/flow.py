@@ -81,6 +81,12 @@ def run(flow: Flow[T], do: Callable[[Call | Upload], Any]) -> T:
         return result
 
 
+def retry_request(target: str, all_failed: bool, cancelled: bool, key: str | None) -> wire.RetryRequest:
+    """A key of its own makes a repeated request one."""
+    key = key or secrets.token_hex(16)
+    return wire.RetryRequest(target=target, all_failed=all_failed, cancelled=cancelled, idempotency_key=key)
+
+
 @dataclass(frozen=True)
 class Submitted:
     job: wire.Job

@@ -38,8 +38,10 @@ class Shard:
 class Table:
     """The sealed shards of one table at one moment: `refresh` looks for new ones.
 
-    Columns and their meaning: docs/tables.md. Rows of rollouts that a refill replaced (`superseded`)
-    lie in tables of their own, which follow if the table was opened with `superseded=True`.
+    A group that failed rollouts were run again in has rows under a new `seq`; those under the old
+    one are left out. Columns and their meaning: docs/tables.md. Rows of rollouts that a refill
+    replaced (`superseded`) lie in tables of their own, which follow if the table was opened with
+    `superseded=True`.
     """
 
     def __init__(self, directory: Path, superseded: bool = False) -> None:
@@ -47,15 +49,16 @@ class Table:
         self.name = directory.name
         self._superseded = superseded
         self._shards: list[Shard] = []
+        self._replaced: set[int] = set()
         self.refresh()
 
     def refresh(self) -> Table:
         """Reads the manifest again. Returns the table itself."""
-        shards = _manifest(self.directory)
-        replaced = self.directory.parent / SUPERSEDED / self.name
-        if self._superseded and (replaced / MANIFEST).exists():
-            shards += _manifest(replaced)
-        self._shards = shards
+        shards, replaced = _manifest(self.directory)
+        beside = self.directory.parent / SUPERSEDED / self.name
+        if self._superseded and (beside / MANIFEST).exists():
+            shards += _manifest(beside)[0]
+        self._shards, self._replaced = shards, replaced
         return self
 
     @property
@@ -73,7 +76,7 @@ class Table:
 
     def __len__(self) -> int:
         """Rows, of groups that are sealed."""
-        if not self._drops_rows:
+        if not self._drops_rows and not self._replaced:
             return sum(shard.rows for shard in self._shards)
         return sum(batch.num_rows for batch in self.record_batches())
 
@@ -129,6 +132,9 @@ class Table:
             raise errors.make("no_tables", f"{self.directory} has no sealed shard yet")
         parts = [datasets.Dataset.from_file(str(shard.path)) for shard in self._shards]
         whole = datasets.concatenate_datasets(parts)
+        if self._replaced:
+            seqs = whole.data.column("seq").to_pylist()
+            whole = whole.select([row for row, seq in enumerate(seqs) if seq not in self._replaced])
         if self._drops_rows:
             replaced = whole.data.column("superseded").to_pylist()
             if any(replaced):
@@ -144,6 +150,9 @@ class Table:
             raise errors.make("table_unreadable", f"shard {shard.path} is damaged: {error}") from error
 
     def _kept(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        # One group each.
+        if self._replaced and batch.num_rows and batch.column("seq")[0].as_py() in self._replaced:
+            return batch.slice(0, 0)
         if not self._drops_rows or "superseded" not in batch.schema.names:
             return batch
         replaced = batch.column("superseded")
@@ -183,7 +192,17 @@ def open_table(path: str | os.PathLike[str], name: str | None = None, *, superse
     return Table(directory, superseded)
 
 
-def _manifest(directory: Path) -> list[Shard]:
+def _seqs(text: str) -> set[int]:
+    """Of a set such as `1-256,300`."""
+    seqs: set[int] = set()
+    for part in text.split(",") if text else ():
+        first, _, last = part.partition("-")
+        seqs.update(range(int(first), int(last or first) + 1))
+    return seqs
+
+
+def _manifest(directory: Path) -> tuple[list[Shard], set[int]]:
+    """The shards, and the seqs whose groups closed anew under others."""
     path = directory / MANIFEST
     try:
         with path.open("rb") as file:
@@ -199,6 +218,7 @@ def _manifest(directory: Path) -> list[Shard]:
     # What follows the last line end is an append that a crash cut short, or one going on.
     lines = data.split(b"\n")[:-1]
     shards = []
+    replaced: set[int] = set()
     for number, line in enumerate(lines, start=1):
         try:
             entry = json.loads(line)
@@ -211,6 +231,7 @@ def _manifest(directory: Path) -> list[Shard]:
                 int(entry["seq_max"]),
                 str(entry["sha256"]),
             )
+            replaces = _seqs(str(entry.get("replaces", "")))
         except (ValueError, KeyError, TypeError) as error:
             # A damaged last line is a crash's too: its shard is adopted by the next writer.
             if number == len(lines):
@@ -218,4 +239,5 @@ def _manifest(directory: Path) -> list[Shard]:
             message = f"line {number} of {path} is not a manifest line: {error}"
             raise errors.make("table_unreadable", message) from error
         shards.append(shard)
-    return shards
+        replaced |= replaces
+    return shards, replaced

@@ -73,6 +73,22 @@ class FailureCount:
 
 
 @dataclass(frozen=True)
+class RetryInfo:
+    """What a request to run rollouts again came to."""
+
+    retried: int
+    """Rollouts that are run again."""
+    not_retried: dict[str, int]
+    """How many are not, by reason: fine, agent, failed, cancelled, asked."""
+    job: JobInfo
+
+    @classmethod
+    def of(cls, reply: wire.RetryReply) -> RetryInfo:
+        others = {other.code: other.rollouts for other in reply.not_retried}
+        return cls(reply.retried, others, JobInfo.of(reply.job))
+
+
+@dataclass(frozen=True)
 class JobInfo:
     """A job at one moment."""
 

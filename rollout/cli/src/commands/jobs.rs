@@ -1,10 +1,11 @@
 //! `ps`, `show`, `explain`, `cancel`, `nodes`: one question, one answer.
 
-use rollout::{JobId, Name, RolloutId};
-use rollout_wire::v1::{CancelRequest, ExplainRequest, ListNodesRequest, StepRow};
+use rollout::{GroupId, JobId, Name, RolloutId};
+use rollout_wire::v1::{CancelRequest, ExplainRequest, ListNodesRequest, RetryRequest, StepRow};
 
 use super::Context;
-use crate::args::{Cancel, Explain, OutputFormat, Ps, Show};
+use super::specs::fresh_key;
+use crate::args::{Cancel, Explain, OutputFormat, Ps, Retry, Show};
 use crate::client::Client;
 use crate::error::Error;
 use crate::exit::ExitStatus;
@@ -137,6 +138,28 @@ pub async fn cancel(context: &Context, args: &Cancel) -> Result<ExitStatus, Erro
     let request = CancelRequest { job: id, reason: args.reason.clone() };
     let job = context.tell(async |client| client.done(client.jobs().cancel(request).await)).await?;
     Context::print(&context.output.job(&job.into()))?;
+    Ok(ExitStatus::Success)
+}
+
+pub async fn retry(context: &Context, args: &Retry) -> Result<ExitStatus, Error> {
+    let is_known = args.target.parse::<JobId>().is_ok()
+        || args.target.parse::<GroupId>().is_ok()
+        || args.target.parse::<RolloutId>().is_ok();
+    if !is_known {
+        return Err(Error::BadTarget {
+            text: rollout::text::shown(&args.target, 80),
+            expected: "a job (j and 13 characters), a group (JOB-gN) or a rollout (JOB-gN-sN)",
+        });
+    }
+    let request = RetryRequest {
+        target: args.target.clone(),
+        all_failed: args.all_failed,
+        cancelled: args.cancelled,
+        idempotency_key: args.idempotency_key.clone().unwrap_or_else(fresh_key),
+    };
+    let reply = context.tell(async |client| client.done(client.jobs().retry(request).await)).await?;
+    let retried = view::Retried::new(&args.target, reply);
+    Context::print(&context.output.retried(&retried))?;
     Ok(ExitStatus::Success)
 }
 

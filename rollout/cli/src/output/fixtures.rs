@@ -6,8 +6,8 @@ use rollout::Timestamp;
 use crate::summary::{Detail, RewardCount, Summary};
 use crate::view::{
     Artifact, BlobSum, Captured, Change, Checkpoint, CheckpointDetail, CheckpointDiff, Collected,
-    Explanation, Exported, Failure, FailureCount, Groups, Job, Layer, Node, Outcome, PassAtK, Rewards,
-    Rollout, RolloutCounts, RolloutSteps, Schedule, Step, Submitted, User,
+    Explanation, Exported, Failure, FailureCount, Groups, Job, Layer, Node, NotRetried, Outcome, PassAtK,
+    Retried, Rewards, Rollout, RolloutCounts, RolloutSteps, Schedule, Step, Submitted, User,
 };
 
 /// 2026-01-02 03:04:05 UTC.
@@ -87,6 +87,19 @@ pub fn rewarded(reward: f32) -> Rollout {
         reward: Some(reward),
         created_at_us: Some(ago(60)),
         finished_at_us: Some(ago(50)),
+        superseded: false,
+    }
+}
+
+/// Two of three, and why the others are not.
+pub fn retried() -> Retried {
+    let reason =
+        |code: &str, rollouts, why: &str| NotRetried { code: code.into(), why: why.into(), rollouts };
+    Retried {
+        target: JOB.into(),
+        retried: 2,
+        not_retried: vec![reason("agent", 1, "failed\u{1b}[2J by what the agent did")],
+        job: Some(running_job()),
     }
 }
 
@@ -105,6 +118,7 @@ pub fn failed_rollout() -> Rollout {
         status: "truncated".into(),
         stop_reason: Some("agent_timeout".into()),
         failure: Some(failure()),
+        superseded: true,
         ..rewarded(0.0)
     }
 }

@@ -13,7 +13,7 @@ use crate::spec::{DryRun, Finding};
 use crate::summary::Summary;
 use crate::view::{
     Checkpoint, CheckpointDetail, CheckpointDiff, Collected, Explanation, Exported, FiredSchedule, ImageRow,
-    ImageUsage, Job, Node, Rollout, RolloutSteps, Schedule, Scheduled, Submitted,
+    ImageUsage, Job, Node, Retried, Rollout, RolloutSteps, Schedule, Scheduled, Submitted,
 };
 
 #[derive(Debug)]
@@ -112,6 +112,9 @@ impl Output for Json {
     }
     fn collected(&self, collected: &Collected) -> String {
         document(collected)
+    }
+    fn retried(&self, retried: &Retried) -> String {
+        document(retried)
     }
     fn exported(&self, exported: &[Exported]) -> String {
         document(exported)

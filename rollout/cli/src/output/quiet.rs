@@ -9,7 +9,7 @@ use crate::spec::{DryRun, Finding};
 use crate::summary::Summary;
 use crate::view::{
     Checkpoint, CheckpointDetail, CheckpointDiff, Collected, Explanation, Exported, FiredSchedule, ImageRow,
-    ImageUsage, Job, Node, Rollout, RolloutSteps, Schedule, Scheduled, Submitted,
+    ImageUsage, Job, Node, Retried, Rollout, RolloutSteps, Schedule, Scheduled, Submitted,
 };
 
 /// The most characters of an id from outside.
@@ -54,6 +54,10 @@ impl Output for Quiet {
     /// Bytes that went, or would go.
     fn collected(&self, collected: &Collected) -> String {
         format!("{}\n", collected.layers.bytes + collected.unnamed.bytes)
+    }
+    /// How many are run again.
+    fn retried(&self, retried: &Retried) -> String {
+        format!("{}\n", retried.retried)
     }
     fn exported(&self, exported: &[Exported]) -> String {
         exported.iter().map(|copy| shown(&copy.path, PATH_CHARS_MAX) + "\n").collect()

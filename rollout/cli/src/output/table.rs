@@ -17,7 +17,8 @@ use crate::spec::{DryRun, Finding};
 use crate::summary::{Summary, python};
 use crate::view::{
     Artifact, Checkpoint, CheckpointDetail, CheckpointDiff, Collected, Explanation, Exported, FiredSchedule,
-    ImageRow, ImageUsage, Job, Node, Outcome, Rollout, RolloutSteps, Schedule, Scheduled, Step, Submitted,
+    ImageRow, ImageUsage, Job, Node, Outcome, Retried, Rollout, RolloutSteps, Schedule, Scheduled, Step,
+    Submitted,
 };
 
 /// The most characters of one sentence of an explanation or a failure.
@@ -128,13 +129,30 @@ impl Output for Table {
         out
     }
 
+    fn retried(&self, retried: &Retried) -> String {
+        let mut out = String::new();
+        label(self.columns, &mut out, "again", &plural(retried.retried, "rollout"));
+        for other in &retried.not_retried {
+            let why = format!("{} {}", count(other.rollouts), shown(&other.why, SENTENCE_CHARS_MAX));
+            label(self.columns, &mut out, "not", &why);
+        }
+        if let Some(job) = &retried.job {
+            let state = format!("{} is {}", shown(&job.id, 64), shown(&job.state_now(), 64));
+            label(self.columns, &mut out, "job", &state);
+        }
+        out
+    }
+
     fn rollouts(&self, rollouts: &[Rollout]) -> String {
         let row = |rollout: &Rollout| {
             let failure = rollout.failure.as_ref();
             vec![
                 rollout.id.clone(),
                 rollout.task_id.clone(),
-                rollout.status.clone(),
+                match rollout.superseded {
+                    true => format!("{}, replaced", rollout.status),
+                    false => rollout.status.clone(),
+                },
                 rollout.reward.map_or_else(|| "-".to_owned(), |reward| figure(reward.into())),
                 failure.map_or_else(|| "-".to_owned(), |failure| failure.code.clone()),
                 failure.map(|failure| failure.message.clone()).unwrap_or_default(),
@@ -406,6 +424,9 @@ impl Table {
         let mut status = shown(&rollout.status, 64);
         if let Some(failure) = &rollout.failure {
             status += &format!(": {} ({})", shown(&failure.code, 64), shown(&failure.domain, 64));
+        }
+        if rollout.superseded {
+            status += "; a refill took its place";
         }
         label(self.columns, &mut out, "status", &status);
         let reward = rollout.reward.map_or_else(|| "none".to_owned(), |reward| figure(reward.into()));

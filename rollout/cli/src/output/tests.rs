@@ -83,6 +83,11 @@ fn collected() {
 }
 
 #[test]
+fn retried() {
+    snapshots("retried", |output| output.retried(&fixtures::retried()));
+}
+
+#[test]
 fn exported() {
     snapshots("exported", |output| output.exported(&fixtures::exported()));
 }

@@ -245,6 +245,19 @@ fn wrong_words_end_with_2_before_any_yard_is_asked() {
 }
 
 #[test]
+fn a_retry_carries_what_it_asks_for_and_says_who_is_run_again() {
+    let yard = Yard::start(Script { jobs: vec![job("running")], ..Script::default() });
+    let group = format!("{JOB}-g3");
+    let ran = yard.ask(&["retry", &group, "--all-failed", "--idempotency-key", "k"]);
+    assert_eq!(ran.code, 0, "{}", ran.stderr);
+    assert!(ran.stdout.starts_with("again     2 rollouts\nnot       1 are data\n"), "{}", ran.stdout);
+    let seen = yard.seen.lock().expect("unpoisoned").retries.remove(0);
+    assert_eq!((seen.target, seen.all_failed, seen.cancelled), (group, true, false));
+    assert_eq!(seen.idempotency_key, "k");
+    assert_eq!(yard.ask(&["retry", "everything"]).code, 2);
+}
+
+#[test]
 fn a_cancel_carries_its_reason() {
     let yard = Yard::start(Script { jobs: vec![job("running")], ..Script::default() });
     let ran = yard.ask(&["cancel", JOB, "--reason", "wrong data", "--output", "quiet"]);

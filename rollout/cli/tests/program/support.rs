@@ -20,6 +20,7 @@ pub struct Seen {
     pub submits: Vec<SubmitRequest>,
     pub blobs: Vec<(String, Vec<u8>)>,
     pub cancels: Vec<CancelRequest>,
+    pub retries: Vec<RetryRequest>,
 }
 
 #[derive(Debug, Default)]
@@ -288,6 +289,14 @@ impl Jobs for Script {
     }
 
     type LogsStream = Answers<LogsChunk>;
+    async fn retry(&self, request: Request<RetryRequest>) -> Result<Response<RetryReply>, Status> {
+        self.refused()?;
+        let request = request.into_inner();
+        let reason = NotRetried { code: "agent".to_owned(), why: "are data".to_owned(), rollouts: 1 };
+        let reply = RetryReply { job: Some(job("running")), retried: 2, not_retried: vec![reason] };
+        self.seen.lock().expect("unpoisoned").retries.push(request);
+        Ok(Response::new(reply))
+    }
     async fn logs(&self, _request: Request<LogsRequest>) -> Result<Response<Self::LogsStream>, Status> {
         self.refused()?;
         Ok(answers(&self.logs))

@@ -8,8 +8,9 @@ use rollout::failure::Failure;
 use rollout::outcome::{Captured, Outcome, Reward, Times, Usage};
 use rollout::plan::*;
 use rollout::quantity::{Limit, Request};
+use rollout::result_key::ResultKey;
 use rollout::*;
-use scheduler_core::event::{Capacity, ExpandedGroup, Fence, RefusalClass};
+use scheduler_core::event::{Capacity, ExpandedGroup, Fence, RefusalClass, StepKeys};
 use scheduler_core::model::Stored;
 use scheduler_core::snapshot::AttemptSnapshot;
 use scheduler_core::{Cluster, Command, Config, Event, Now, Record};
@@ -127,6 +128,34 @@ pub fn saved_chain(size: u32) -> JobPlan {
     plan
 }
 
+/// `forked`, with one set-up for all groups of all jobs.
+pub fn keyed(size: u32) -> JobPlan {
+    let mut plan = forked(size);
+    plan.steps[0].checkpoint.key = Some(Template::literal("base/"));
+    plan
+}
+
+/// build, once for all rollouts -> agent (from build) -> grade (from build)
+pub fn keyed_member(size: u32) -> JobPlan {
+    let mut plan = keyed(size);
+    plan.steps[0].per = Per::Rollout;
+    plan
+}
+
+/// As an expansion has them: each key ends in the digest of the image.
+fn keys(plan: &JobPlan) -> Vec<StepKeys> {
+    let key = |text: &str| ResultKey {
+        project: String::new(),
+        image: "host".to_owned(),
+        parts: vec![text.to_owned(), String::new()],
+    };
+    let of = |step| {
+        let text = plan.step(step).checkpoint.key.as_ref()?.as_literal()?;
+        Some(StepKeys { step, keys: vec![Arc::new(key(text))] })
+    };
+    plan.step_indices().filter_map(of).collect()
+}
+
 pub fn outcome(code: Option<FailureCode>, reward: Option<f32>) -> Box<Outcome> {
     Box::new(Outcome {
         failure: code.map(|code| Failure::new(code, "it happened")),
@@ -210,6 +239,7 @@ impl Yard {
     }
 
     pub fn submit(&mut self, job: JobId, plan: JobPlan, groups_total: u32) {
+        self.stored.keys.entry(job).or_insert_with(|| keys(&plan));
         let plan = Arc::new(plan);
         self.stored.submit(job, plan.clone(), groups_total, self.now.wall);
         self.event(Event::JobSubmitted { job, plan, groups_total, created_at: self.now.wall });
@@ -231,10 +261,14 @@ impl Yard {
             let mut again = plan.wake_at == Some(self.now.boot);
             for command in plan.commands {
                 if let Command::Expand { job, first, count } = command {
-                    let groups =
-                        vec![ExpandedGroup { resources: None, spans: None, broken: None }; count as usize];
+                    let keys = self.stored.keys[&job].clone();
+                    let groups = vec![ExpandedGroup { keys, ..Default::default() }; count as usize];
                     let event = Event::GroupsExpanded { job, first, groups };
                     self.records.extend(self.cluster.apply(self.now, event));
+                    again = true;
+                } else if let Command::Reopen { group } = command {
+                    let stored = self.stored.sealed_group(group).map(Box::new);
+                    self.records.extend(self.cluster.apply(self.now, Event::GroupReopened { group, stored }));
                     again = true;
                 } else {
                     self.commands.push(command);
@@ -333,6 +367,36 @@ impl Yard {
         self.records.clear();
         self.commands.clear();
         self.pass();
+    }
+
+    /// Every question what an image is gets `digest` for an answer.
+    pub fn answer(&mut self, digest: Option<&str>) {
+        let asked: Vec<(NodeId, IncarnationId, String)> = self
+            .commands
+            .iter()
+            .filter_map(|command| match command {
+                Command::Identify { node, incarnation, image } => {
+                    Some((node.clone(), *incarnation, image.clone()))
+                }
+                _ => None,
+            })
+            .collect();
+        assert!(!asked.is_empty(), "nothing was asked: {:?}", self.commands);
+        let mut made = (Vec::new(), Vec::new());
+        for (node, incarnation, image) in asked {
+            let digest = digest.map(str::to_owned);
+            self.event(Event::ImageIdentified { node, incarnation, image, digest });
+            made.0.append(&mut self.records);
+            made.1.append(&mut self.commands);
+        }
+        (self.records, self.commands) = made;
+    }
+
+    /// Asks for these to be run again.
+    pub fn retry(&mut self, job: JobId, rollouts: Vec<RolloutId>, lift: bool) {
+        let ended = self.stored.job_state(job).is_some_and(state::JobState::is_final);
+        let reopened = self.stored.job_snapshot(job).filter(|_| ended).map(Box::new);
+        self.event(Event::RetryAsked { job, reopened, rollouts, lift });
     }
 
     /// Ends of rollouts, as stored.

@@ -6,9 +6,11 @@
 mod builders;
 mod cadence;
 mod held;
+mod keyed;
 mod overdue;
 mod passes;
 mod random;
 mod refills;
+mod retries;
 mod rules;
 mod workspaces;

@@ -15,6 +15,7 @@ use scheduler_core::counts::NodeUse;
 use scheduler_core::event::{Fence, Held, HeldPhase, Measured, RefusalClass};
 use scheduler_core::model::Patience;
 use scheduler_core::record::CheckpointKind;
+use scheduler_core::retry::RetryScope;
 use scheduler_core::{Cluster, Command, Config, Event};
 
 use crate::builders::*;
@@ -81,9 +82,9 @@ fn reporter(event: &Event) -> Option<&NodeId> {
     }
 }
 
-const JOBS: u64 = 5;
+const JOBS: u64 = 8;
 
-fn plans() -> [JobPlan; 5] {
+fn plans() -> [JobPlan; 8] {
     let only = plan(1, vec![step("only", StepKind::Run, &[])]);
     let mut forked = forked(3);
     forked.steps[1].checkpoint = CheckpointPlan { every: Some(Millis(1)), ..CheckpointPlan::default() };
@@ -94,7 +95,9 @@ fn plans() -> [JobPlan; 5] {
     saved.group.on_incomplete = OnIncomplete::Refill;
     saved.steps[1].checkpoint.every = Some(Millis(1));
     saved.steps[1].checkpoint.keep = Keep::Newest(2);
-    [graded(3), chained(2), only, forked, saved]
+    let mut keyed_refilled = keyed(2);
+    keyed_refilled.group.on_incomplete = OnIncomplete::Refill;
+    [graded(3), chained(2), only, forked, saved, keyed_refilled, keyed(2), keyed_member(2)]
 }
 
 struct World {
@@ -251,6 +254,12 @@ impl World {
                 Command::Record { group, .. } => {
                     self.to_seal.insert(group);
                 }
+                Command::Identify { node, incarnation, image } => {
+                    if self.reach(&node, incarnation).is_some() {
+                        let digest = Some("host:0".to_owned());
+                        self.mail.push(Event::ImageIdentified { node, incarnation, image, digest });
+                    }
+                }
                 Command::Disconnect { node, incarnation, .. } => {
                     // The stream is closed; the executor kills what it holds and starts anew.
                     if self.reach(&node, incarnation).is_some() {
@@ -258,7 +267,7 @@ impl World {
                         self.nodes.get_mut(&node).unwrap().held.clear();
                     }
                 }
-                Command::Expand { .. } => unreachable!("answered by the yard"),
+                Command::Expand { .. } | Command::Reopen { .. } => unreachable!("answered by the yard"),
             }
         }
     }
@@ -277,13 +286,23 @@ impl World {
             assert!(!(ended_well && saved(earlier)), "{attempt} runs though {earlier} has finished");
         }
         let step = self.plans[&attempt.rollout.group.job].step(attempt.step);
+        if let Some(key) = &step.checkpoint.key {
+            assert!(stored.results.is_empty(), "{attempt} runs though its result is stored");
+            let same = |other: &AttemptId| {
+                self.plans[&other.rollout.group.job].step(other.step).checkpoint.key.as_ref() == Some(key)
+            };
+            let others = stored.attempts.values().filter(|a| a.outcome.is_none() && a.attempt != attempt);
+            let other = others.map(|a| a.attempt).find(same);
+            assert_eq!(other, None, "{attempt} runs beside one with its key");
+        }
         assert_eq!(step.per == Per::Group, attempt.rollout.is_shared());
         let from_another = step.origin.step().is_some();
         assert!(from.is_none() || matches!(step.origin, Origin::Live(_)));
         assert!(!from_another || from.is_some() != base.is_some(), "{attempt}: {from:?} {base:?}");
         if let Some(base) = base {
-            let known = stored.checkpoints.values().any(|c| c.checkpoint.id() == base);
-            assert!(known, "{attempt} starts from a checkpoint that is gone");
+            let left = stored.checkpoints.values().any(|c| c.checkpoint.id() == base);
+            let found = stored.found.values().any(|checkpoint| checkpoint.id() == base);
+            assert!(left || found, "{attempt} starts from a checkpoint that is gone");
         }
     }
 
@@ -444,7 +463,7 @@ impl World {
     fn fault(&mut self) {
         let names: Vec<NodeId> = self.nodes.keys().cloned().collect();
         let id = self.random.pick(&names).unwrap();
-        match self.random.below(10) {
+        match self.random.below(11) {
             0 => self.boot(&id),
             1 => {
                 let incarnation = self.nodes[&id].incarnation;
@@ -499,7 +518,21 @@ impl World {
                 self.deliver(Event::LeaseMissing { node: id, incarnation });
             }
             9 => self.lose_silently(),
+            10 => self.retry(),
             _ => {}
+        }
+    }
+
+    /// Somebody wants a rollout run again, whatever became of it since.
+    fn retry(&mut self) {
+        let scope = RetryScope { all_failed: true, cancelled: false };
+        let failed = self.yard.stored.ends.iter().filter(|(_, ends)| scope.takes(&ends[0]).is_ok());
+        let failed: Vec<RolloutId> = failed.map(|(rollout, _)| *rollout).collect();
+        let Some(rollout) = self.random.pick(&failed) else { return };
+        let job = rollout.group.job;
+        if self.yard.stored.job_state(job) != Some(rollout::state::JobState::Cancelled) {
+            self.yard.retry(job, vec![rollout], true);
+            self.obey();
         }
     }
 
@@ -550,7 +583,13 @@ impl World {
         for (rollout, ends) in &stored.ends {
             let next = RolloutId { refill: rollout.refill + 1, ..*rollout };
             if stored.refilled.contains(&next) {
-                assert!(ends[0].can_be_replaced(), "seed {seed}: {rollout} was replaced: {:?}", ends[0]);
+                let scope = RetryScope { all_failed: true, cancelled: false };
+                let retried = scope.takes(&ends[0]).is_ok();
+                assert!(
+                    ends[0].can_be_replaced() || retried,
+                    "seed {seed}: {rollout} was replaced: {:?}",
+                    ends[0]
+                );
             }
             let known = rollout.refill == 0 || stored.refilled.contains(rollout);
             assert!(known && !rollout.is_shared(), "seed {seed}: {rollout} ended and never began");

@@ -260,7 +260,7 @@ fn a_row_that_cannot_be_run_is_not_refilled() {
     yard.cluster.apply(yard.now, Event::JobSubmitted { job, plan, groups_total: 1, created_at });
     let _ = yard.cluster.plan(yard.now);
     let failure = rollout::failure::Failure::new(FailureCode::StorageFailed, "the row cannot be read");
-    let group = scheduler_core::event::ExpandedGroup { resources: None, spans: None, broken: Some(failure) };
+    let group = scheduler_core::event::ExpandedGroup { broken: Some(failure), ..Default::default() };
     yard.event(Event::GroupsExpanded { job, first: 0, groups: vec![group] });
     assert_eq!((refills(&yard), closed(&yard)), (vec![], Some((GroupClosedAs::Dropped, 0))));
 }

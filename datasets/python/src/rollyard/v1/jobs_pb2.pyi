@@ -26,7 +26,7 @@ class PutBlobReply(_message.Message):
     def __init__(self, size: _Optional[int] = ..., existed: bool = ...) -> None: ...
 
 class SubmitRequest(_message.Message):
-    __slots__ = ("document", "source_name", "files", "table_root", "idempotency_key", "if_unfinished", "once")
+    __slots__ = ("document", "source_name", "files", "table_root", "idempotency_key", "if_unfinished", "once", "images")
     class IfUnfinished(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
         __slots__ = ()
         IF_UNFINISHED_UNSPECIFIED: _ClassVar[SubmitRequest.IfUnfinished]
@@ -42,6 +42,7 @@ class SubmitRequest(_message.Message):
     IDEMPOTENCY_KEY_FIELD_NUMBER: _ClassVar[int]
     IF_UNFINISHED_FIELD_NUMBER: _ClassVar[int]
     ONCE_FIELD_NUMBER: _ClassVar[int]
+    IMAGES_FIELD_NUMBER: _ClassVar[int]
     document: str
     source_name: str
     files: _containers.RepeatedCompositeFieldContainer[ClientFile]
@@ -49,7 +50,16 @@ class SubmitRequest(_message.Message):
     idempotency_key: str
     if_unfinished: SubmitRequest.IfUnfinished
     once: bool
-    def __init__(self, document: _Optional[str] = ..., source_name: _Optional[str] = ..., files: _Optional[_Iterable[_Union[ClientFile, _Mapping]]] = ..., table_root: _Optional[str] = ..., idempotency_key: _Optional[str] = ..., if_unfinished: _Optional[_Union[SubmitRequest.IfUnfinished, str]] = ..., once: bool = ...) -> None: ...
+    images: _containers.RepeatedCompositeFieldContainer[ImagePin]
+    def __init__(self, document: _Optional[str] = ..., source_name: _Optional[str] = ..., files: _Optional[_Iterable[_Union[ClientFile, _Mapping]]] = ..., table_root: _Optional[str] = ..., idempotency_key: _Optional[str] = ..., if_unfinished: _Optional[_Union[SubmitRequest.IfUnfinished, str]] = ..., once: bool = ..., images: _Optional[_Iterable[_Union[ImagePin, _Mapping]]] = ...) -> None: ...
+
+class ImagePin(_message.Message):
+    __slots__ = ("reference", "digest")
+    REFERENCE_FIELD_NUMBER: _ClassVar[int]
+    DIGEST_FIELD_NUMBER: _ClassVar[int]
+    reference: str
+    digest: str
+    def __init__(self, reference: _Optional[str] = ..., digest: _Optional[str] = ...) -> None: ...
 
 class ClientFile(_message.Message):
     __slots__ = ("path", "sha256", "size")
@@ -291,6 +301,38 @@ class CancelRequest(_message.Message):
     reason: str
     def __init__(self, job: _Optional[str] = ..., reason: _Optional[str] = ...) -> None: ...
 
+class RetryRequest(_message.Message):
+    __slots__ = ("target", "all_failed", "cancelled", "idempotency_key")
+    TARGET_FIELD_NUMBER: _ClassVar[int]
+    ALL_FAILED_FIELD_NUMBER: _ClassVar[int]
+    CANCELLED_FIELD_NUMBER: _ClassVar[int]
+    IDEMPOTENCY_KEY_FIELD_NUMBER: _ClassVar[int]
+    target: str
+    all_failed: bool
+    cancelled: bool
+    idempotency_key: str
+    def __init__(self, target: _Optional[str] = ..., all_failed: bool = ..., cancelled: bool = ..., idempotency_key: _Optional[str] = ...) -> None: ...
+
+class RetryReply(_message.Message):
+    __slots__ = ("job", "retried", "not_retried")
+    JOB_FIELD_NUMBER: _ClassVar[int]
+    RETRIED_FIELD_NUMBER: _ClassVar[int]
+    NOT_RETRIED_FIELD_NUMBER: _ClassVar[int]
+    job: Job
+    retried: int
+    not_retried: _containers.RepeatedCompositeFieldContainer[NotRetried]
+    def __init__(self, job: _Optional[_Union[Job, _Mapping]] = ..., retried: _Optional[int] = ..., not_retried: _Optional[_Iterable[_Union[NotRetried, _Mapping]]] = ...) -> None: ...
+
+class NotRetried(_message.Message):
+    __slots__ = ("code", "why", "rollouts")
+    CODE_FIELD_NUMBER: _ClassVar[int]
+    WHY_FIELD_NUMBER: _ClassVar[int]
+    ROLLOUTS_FIELD_NUMBER: _ClassVar[int]
+    code: str
+    why: str
+    rollouts: int
+    def __init__(self, code: _Optional[str] = ..., why: _Optional[str] = ..., rollouts: _Optional[int] = ...) -> None: ...
+
 class LogsRequest(_message.Message):
     __slots__ = ("rollout", "step", "attempt", "stream", "follow")
     ROLLOUT_FIELD_NUMBER: _ClassVar[int]
@@ -470,3 +512,135 @@ class FireScheduleReply(_message.Message):
     result: str
     job: str
     def __init__(self, schedule: _Optional[_Union[Schedule, _Mapping]] = ..., result: _Optional[str] = ..., job: _Optional[str] = ...) -> None: ...
+
+class ListCheckpointsRequest(_message.Message):
+    __slots__ = ("of", "removed_too", "page_size", "page_token")
+    OF_FIELD_NUMBER: _ClassVar[int]
+    REMOVED_TOO_FIELD_NUMBER: _ClassVar[int]
+    PAGE_SIZE_FIELD_NUMBER: _ClassVar[int]
+    PAGE_TOKEN_FIELD_NUMBER: _ClassVar[int]
+    of: str
+    removed_too: bool
+    page_size: int
+    page_token: str
+    def __init__(self, of: _Optional[str] = ..., removed_too: bool = ..., page_size: _Optional[int] = ..., page_token: _Optional[str] = ...) -> None: ...
+
+class ListCheckpointsReply(_message.Message):
+    __slots__ = ("checkpoints", "next_page_token")
+    CHECKPOINTS_FIELD_NUMBER: _ClassVar[int]
+    NEXT_PAGE_TOKEN_FIELD_NUMBER: _ClassVar[int]
+    checkpoints: _containers.RepeatedCompositeFieldContainer[StoredCheckpoint]
+    next_page_token: str
+    def __init__(self, checkpoints: _Optional[_Iterable[_Union[StoredCheckpoint, _Mapping]]] = ..., next_page_token: _Optional[str] = ...) -> None: ...
+
+class StoredCheckpoint(_message.Message):
+    __slots__ = ("id", "rollout", "step", "attempt", "ordinal", "kind", "state", "packed_bytes", "content_bytes", "depth", "taken_at_us", "expires_at_us", "removed_at_us", "removed_why")
+    ID_FIELD_NUMBER: _ClassVar[int]
+    ROLLOUT_FIELD_NUMBER: _ClassVar[int]
+    STEP_FIELD_NUMBER: _ClassVar[int]
+    ATTEMPT_FIELD_NUMBER: _ClassVar[int]
+    ORDINAL_FIELD_NUMBER: _ClassVar[int]
+    KIND_FIELD_NUMBER: _ClassVar[int]
+    STATE_FIELD_NUMBER: _ClassVar[int]
+    PACKED_BYTES_FIELD_NUMBER: _ClassVar[int]
+    CONTENT_BYTES_FIELD_NUMBER: _ClassVar[int]
+    DEPTH_FIELD_NUMBER: _ClassVar[int]
+    TAKEN_AT_US_FIELD_NUMBER: _ClassVar[int]
+    EXPIRES_AT_US_FIELD_NUMBER: _ClassVar[int]
+    REMOVED_AT_US_FIELD_NUMBER: _ClassVar[int]
+    REMOVED_WHY_FIELD_NUMBER: _ClassVar[int]
+    id: str
+    rollout: str
+    step: str
+    attempt: int
+    ordinal: int
+    kind: str
+    state: str
+    packed_bytes: int
+    content_bytes: int
+    depth: int
+    taken_at_us: int
+    expires_at_us: int
+    removed_at_us: int
+    removed_why: str
+    def __init__(self, id: _Optional[str] = ..., rollout: _Optional[str] = ..., step: _Optional[str] = ..., attempt: _Optional[int] = ..., ordinal: _Optional[int] = ..., kind: _Optional[str] = ..., state: _Optional[str] = ..., packed_bytes: _Optional[int] = ..., content_bytes: _Optional[int] = ..., depth: _Optional[int] = ..., taken_at_us: _Optional[int] = ..., expires_at_us: _Optional[int] = ..., removed_at_us: _Optional[int] = ..., removed_why: _Optional[str] = ...) -> None: ...
+
+class GetCheckpointRequest(_message.Message):
+    __slots__ = ("id",)
+    ID_FIELD_NUMBER: _ClassVar[int]
+    id: str
+    def __init__(self, id: _Optional[str] = ...) -> None: ...
+
+class GetCheckpointReply(_message.Message):
+    __slots__ = ("id", "checkpoint", "taken", "users")
+    ID_FIELD_NUMBER: _ClassVar[int]
+    CHECKPOINT_FIELD_NUMBER: _ClassVar[int]
+    TAKEN_FIELD_NUMBER: _ClassVar[int]
+    USERS_FIELD_NUMBER: _ClassVar[int]
+    id: str
+    checkpoint: _nodes_pb2.Checkpoint
+    taken: _containers.RepeatedCompositeFieldContainer[StoredCheckpoint]
+    users: _containers.RepeatedCompositeFieldContainer[CheckpointUser]
+    def __init__(self, id: _Optional[str] = ..., checkpoint: _Optional[_Union[_nodes_pb2.Checkpoint, _Mapping]] = ..., taken: _Optional[_Iterable[_Union[StoredCheckpoint, _Mapping]]] = ..., users: _Optional[_Iterable[_Union[CheckpointUser, _Mapping]]] = ...) -> None: ...
+
+class CheckpointUser(_message.Message):
+    __slots__ = ("rollout", "step", "attempt", "running")
+    ROLLOUT_FIELD_NUMBER: _ClassVar[int]
+    STEP_FIELD_NUMBER: _ClassVar[int]
+    ATTEMPT_FIELD_NUMBER: _ClassVar[int]
+    RUNNING_FIELD_NUMBER: _ClassVar[int]
+    rollout: str
+    step: str
+    attempt: int
+    running: bool
+    def __init__(self, rollout: _Optional[str] = ..., step: _Optional[str] = ..., attempt: _Optional[int] = ..., running: bool = ...) -> None: ...
+
+class ReadLayerRequest(_message.Message):
+    __slots__ = ("checkpoint", "blob_sha256")
+    CHECKPOINT_FIELD_NUMBER: _ClassVar[int]
+    BLOB_SHA256_FIELD_NUMBER: _ClassVar[int]
+    checkpoint: str
+    blob_sha256: str
+    def __init__(self, checkpoint: _Optional[str] = ..., blob_sha256: _Optional[str] = ...) -> None: ...
+
+class RemoveCheckpointRequest(_message.Message):
+    __slots__ = ("id",)
+    ID_FIELD_NUMBER: _ClassVar[int]
+    id: str
+    def __init__(self, id: _Optional[str] = ...) -> None: ...
+
+class RemoveCheckpointReply(_message.Message):
+    __slots__ = ("removed",)
+    REMOVED_FIELD_NUMBER: _ClassVar[int]
+    removed: _containers.RepeatedCompositeFieldContainer[StoredCheckpoint]
+    def __init__(self, removed: _Optional[_Iterable[_Union[StoredCheckpoint, _Mapping]]] = ...) -> None: ...
+
+class CollectGarbageRequest(_message.Message):
+    __slots__ = ("dry_run", "grace_ms")
+    DRY_RUN_FIELD_NUMBER: _ClassVar[int]
+    GRACE_MS_FIELD_NUMBER: _ClassVar[int]
+    dry_run: bool
+    grace_ms: int
+    def __init__(self, dry_run: bool = ..., grace_ms: _Optional[int] = ...) -> None: ...
+
+class CollectGarbageReply(_message.Message):
+    __slots__ = ("dry_run", "expired_checkpoints", "layers", "unnamed", "kept")
+    DRY_RUN_FIELD_NUMBER: _ClassVar[int]
+    EXPIRED_CHECKPOINTS_FIELD_NUMBER: _ClassVar[int]
+    LAYERS_FIELD_NUMBER: _ClassVar[int]
+    UNNAMED_FIELD_NUMBER: _ClassVar[int]
+    KEPT_FIELD_NUMBER: _ClassVar[int]
+    dry_run: bool
+    expired_checkpoints: int
+    layers: BlobSum
+    unnamed: BlobSum
+    kept: BlobSum
+    def __init__(self, dry_run: bool = ..., expired_checkpoints: _Optional[int] = ..., layers: _Optional[_Union[BlobSum, _Mapping]] = ..., unnamed: _Optional[_Union[BlobSum, _Mapping]] = ..., kept: _Optional[_Union[BlobSum, _Mapping]] = ...) -> None: ...
+
+class BlobSum(_message.Message):
+    __slots__ = ("blobs", "bytes")
+    BLOBS_FIELD_NUMBER: _ClassVar[int]
+    BYTES_FIELD_NUMBER: _ClassVar[int]
+    blobs: int
+    bytes: int
+    def __init__(self, blobs: _Optional[int] = ..., bytes: _Optional[int] = ...) -> None: ...

@@ -79,6 +79,11 @@ class JobsStub(object):
                 request_serializer=rollyard_dot_v1_dot_jobs__pb2.CancelRequest.SerializeToString,
                 response_deserializer=rollyard_dot_v1_dot_jobs__pb2.Job.FromString,
                 _registered_method=True)
+        self.Retry = channel.unary_unary(
+                '/rollyard.v1.Jobs/Retry',
+                request_serializer=rollyard_dot_v1_dot_jobs__pb2.RetryRequest.SerializeToString,
+                response_deserializer=rollyard_dot_v1_dot_jobs__pb2.RetryReply.FromString,
+                _registered_method=True)
         self.Logs = channel.unary_stream(
                 '/rollyard.v1.Jobs/Logs',
                 request_serializer=rollyard_dot_v1_dot_jobs__pb2.LogsRequest.SerializeToString,
@@ -118,6 +123,31 @@ class JobsStub(object):
                 '/rollyard.v1.Jobs/FireSchedule',
                 request_serializer=rollyard_dot_v1_dot_jobs__pb2.FireScheduleRequest.SerializeToString,
                 response_deserializer=rollyard_dot_v1_dot_jobs__pb2.FireScheduleReply.FromString,
+                _registered_method=True)
+        self.ListCheckpoints = channel.unary_unary(
+                '/rollyard.v1.Jobs/ListCheckpoints',
+                request_serializer=rollyard_dot_v1_dot_jobs__pb2.ListCheckpointsRequest.SerializeToString,
+                response_deserializer=rollyard_dot_v1_dot_jobs__pb2.ListCheckpointsReply.FromString,
+                _registered_method=True)
+        self.GetCheckpoint = channel.unary_unary(
+                '/rollyard.v1.Jobs/GetCheckpoint',
+                request_serializer=rollyard_dot_v1_dot_jobs__pb2.GetCheckpointRequest.SerializeToString,
+                response_deserializer=rollyard_dot_v1_dot_jobs__pb2.GetCheckpointReply.FromString,
+                _registered_method=True)
+        self.ReadLayer = channel.unary_stream(
+                '/rollyard.v1.Jobs/ReadLayer',
+                request_serializer=rollyard_dot_v1_dot_jobs__pb2.ReadLayerRequest.SerializeToString,
+                response_deserializer=rollyard_dot_v1_dot_jobs__pb2.ArtifactChunk.FromString,
+                _registered_method=True)
+        self.RemoveCheckpoint = channel.unary_unary(
+                '/rollyard.v1.Jobs/RemoveCheckpoint',
+                request_serializer=rollyard_dot_v1_dot_jobs__pb2.RemoveCheckpointRequest.SerializeToString,
+                response_deserializer=rollyard_dot_v1_dot_jobs__pb2.RemoveCheckpointReply.FromString,
+                _registered_method=True)
+        self.CollectGarbage = channel.unary_unary(
+                '/rollyard.v1.Jobs/CollectGarbage',
+                request_serializer=rollyard_dot_v1_dot_jobs__pb2.CollectGarbageRequest.SerializeToString,
+                response_deserializer=rollyard_dot_v1_dot_jobs__pb2.CollectGarbageReply.FromString,
                 _registered_method=True)
 
 
@@ -182,6 +212,13 @@ class JobsServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Retry(self, request, context):
+        """Runs failed rollouts again, in the place of those that failed. The same key gives the same answer.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def Logs(self, request, context):
         """Missing associated documentation comment in .proto file."""
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -228,6 +265,38 @@ class JobsServicer(object):
 
     def FireSchedule(self, request, context):
         """Does now what a fire time does, whether it is enabled or not.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ListCheckpoints(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def GetCheckpoint(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ReadLayer(self, request, context):
+        """The packed bytes of one layer of a checkpoint.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def RemoveCheckpoint(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def CollectGarbage(self, request, context):
+        """Removes checkpoints whose time is over and blobs that nobody needs.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -281,6 +350,11 @@ def add_JobsServicer_to_server(servicer, server):
                     request_deserializer=rollyard_dot_v1_dot_jobs__pb2.CancelRequest.FromString,
                     response_serializer=rollyard_dot_v1_dot_jobs__pb2.Job.SerializeToString,
             ),
+            'Retry': grpc.unary_unary_rpc_method_handler(
+                    servicer.Retry,
+                    request_deserializer=rollyard_dot_v1_dot_jobs__pb2.RetryRequest.FromString,
+                    response_serializer=rollyard_dot_v1_dot_jobs__pb2.RetryReply.SerializeToString,
+            ),
             'Logs': grpc.unary_stream_rpc_method_handler(
                     servicer.Logs,
                     request_deserializer=rollyard_dot_v1_dot_jobs__pb2.LogsRequest.FromString,
@@ -320,6 +394,31 @@ def add_JobsServicer_to_server(servicer, server):
                     servicer.FireSchedule,
                     request_deserializer=rollyard_dot_v1_dot_jobs__pb2.FireScheduleRequest.FromString,
                     response_serializer=rollyard_dot_v1_dot_jobs__pb2.FireScheduleReply.SerializeToString,
+            ),
+            'ListCheckpoints': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListCheckpoints,
+                    request_deserializer=rollyard_dot_v1_dot_jobs__pb2.ListCheckpointsRequest.FromString,
+                    response_serializer=rollyard_dot_v1_dot_jobs__pb2.ListCheckpointsReply.SerializeToString,
+            ),
+            'GetCheckpoint': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetCheckpoint,
+                    request_deserializer=rollyard_dot_v1_dot_jobs__pb2.GetCheckpointRequest.FromString,
+                    response_serializer=rollyard_dot_v1_dot_jobs__pb2.GetCheckpointReply.SerializeToString,
+            ),
+            'ReadLayer': grpc.unary_stream_rpc_method_handler(
+                    servicer.ReadLayer,
+                    request_deserializer=rollyard_dot_v1_dot_jobs__pb2.ReadLayerRequest.FromString,
+                    response_serializer=rollyard_dot_v1_dot_jobs__pb2.ArtifactChunk.SerializeToString,
+            ),
+            'RemoveCheckpoint': grpc.unary_unary_rpc_method_handler(
+                    servicer.RemoveCheckpoint,
+                    request_deserializer=rollyard_dot_v1_dot_jobs__pb2.RemoveCheckpointRequest.FromString,
+                    response_serializer=rollyard_dot_v1_dot_jobs__pb2.RemoveCheckpointReply.SerializeToString,
+            ),
+            'CollectGarbage': grpc.unary_unary_rpc_method_handler(
+                    servicer.CollectGarbage,
+                    request_deserializer=rollyard_dot_v1_dot_jobs__pb2.CollectGarbageRequest.FromString,
+                    response_serializer=rollyard_dot_v1_dot_jobs__pb2.CollectGarbageReply.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -576,6 +675,33 @@ class Jobs(object):
             _registered_method=True)
 
     @staticmethod
+    def Retry(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/rollyard.v1.Jobs/Retry',
+            rollyard_dot_v1_dot_jobs__pb2.RetryRequest.SerializeToString,
+            rollyard_dot_v1_dot_jobs__pb2.RetryReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
     def Logs(request,
             target,
             options=(),
@@ -781,6 +907,141 @@ class Jobs(object):
             '/rollyard.v1.Jobs/FireSchedule',
             rollyard_dot_v1_dot_jobs__pb2.FireScheduleRequest.SerializeToString,
             rollyard_dot_v1_dot_jobs__pb2.FireScheduleReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListCheckpoints(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/rollyard.v1.Jobs/ListCheckpoints',
+            rollyard_dot_v1_dot_jobs__pb2.ListCheckpointsRequest.SerializeToString,
+            rollyard_dot_v1_dot_jobs__pb2.ListCheckpointsReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GetCheckpoint(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/rollyard.v1.Jobs/GetCheckpoint',
+            rollyard_dot_v1_dot_jobs__pb2.GetCheckpointRequest.SerializeToString,
+            rollyard_dot_v1_dot_jobs__pb2.GetCheckpointReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ReadLayer(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/rollyard.v1.Jobs/ReadLayer',
+            rollyard_dot_v1_dot_jobs__pb2.ReadLayerRequest.SerializeToString,
+            rollyard_dot_v1_dot_jobs__pb2.ArtifactChunk.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def RemoveCheckpoint(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/rollyard.v1.Jobs/RemoveCheckpoint',
+            rollyard_dot_v1_dot_jobs__pb2.RemoveCheckpointRequest.SerializeToString,
+            rollyard_dot_v1_dot_jobs__pb2.RemoveCheckpointReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def CollectGarbage(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/rollyard.v1.Jobs/CollectGarbage',
+            rollyard_dot_v1_dot_jobs__pb2.CollectGarbageRequest.SerializeToString,
+            rollyard_dot_v1_dot_jobs__pb2.CollectGarbageReply.FromString,
             options,
             channel_credentials,
             insecure,

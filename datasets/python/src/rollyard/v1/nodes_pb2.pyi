@@ -19,7 +19,7 @@ class CommandBatch(_message.Message):
     def __init__(self, commands: _Optional[_Iterable[_Union[Command, _Mapping]]] = ...) -> None: ...
 
 class Report(_message.Message):
-    __slots__ = ("hello", "heartbeat", "started", "ended", "refused", "log_data", "held", "checkpoint")
+    __slots__ = ("hello", "heartbeat", "started", "ended", "refused", "log_data", "held", "checkpoint", "identified")
     HELLO_FIELD_NUMBER: _ClassVar[int]
     HEARTBEAT_FIELD_NUMBER: _ClassVar[int]
     STARTED_FIELD_NUMBER: _ClassVar[int]
@@ -28,6 +28,7 @@ class Report(_message.Message):
     LOG_DATA_FIELD_NUMBER: _ClassVar[int]
     HELD_FIELD_NUMBER: _ClassVar[int]
     CHECKPOINT_FIELD_NUMBER: _ClassVar[int]
+    IDENTIFIED_FIELD_NUMBER: _ClassVar[int]
     hello: Hello
     heartbeat: Heartbeat
     started: AttemptStarted
@@ -36,10 +37,11 @@ class Report(_message.Message):
     log_data: LogData
     held: Held
     checkpoint: CheckpointTaken
-    def __init__(self, hello: _Optional[_Union[Hello, _Mapping]] = ..., heartbeat: _Optional[_Union[Heartbeat, _Mapping]] = ..., started: _Optional[_Union[AttemptStarted, _Mapping]] = ..., ended: _Optional[_Union[AttemptEnded, _Mapping]] = ..., refused: _Optional[_Union[AttemptRefused, _Mapping]] = ..., log_data: _Optional[_Union[LogData, _Mapping]] = ..., held: _Optional[_Union[Held, _Mapping]] = ..., checkpoint: _Optional[_Union[CheckpointTaken, _Mapping]] = ...) -> None: ...
+    identified: ImageIdentified
+    def __init__(self, hello: _Optional[_Union[Hello, _Mapping]] = ..., heartbeat: _Optional[_Union[Heartbeat, _Mapping]] = ..., started: _Optional[_Union[AttemptStarted, _Mapping]] = ..., ended: _Optional[_Union[AttemptEnded, _Mapping]] = ..., refused: _Optional[_Union[AttemptRefused, _Mapping]] = ..., log_data: _Optional[_Union[LogData, _Mapping]] = ..., held: _Optional[_Union[Held, _Mapping]] = ..., checkpoint: _Optional[_Union[CheckpointTaken, _Mapping]] = ..., identified: _Optional[_Union[ImageIdentified, _Mapping]] = ...) -> None: ...
 
 class Command(_message.Message):
-    __slots__ = ("welcome", "refuse", "heartbeat_ack", "start", "kill", "release", "ended_ack", "read_log")
+    __slots__ = ("welcome", "refuse", "heartbeat_ack", "start", "kill", "release", "ended_ack", "read_log", "identify")
     WELCOME_FIELD_NUMBER: _ClassVar[int]
     REFUSE_FIELD_NUMBER: _ClassVar[int]
     HEARTBEAT_ACK_FIELD_NUMBER: _ClassVar[int]
@@ -48,6 +50,7 @@ class Command(_message.Message):
     RELEASE_FIELD_NUMBER: _ClassVar[int]
     ENDED_ACK_FIELD_NUMBER: _ClassVar[int]
     READ_LOG_FIELD_NUMBER: _ClassVar[int]
+    IDENTIFY_FIELD_NUMBER: _ClassVar[int]
     welcome: Welcome
     refuse: Refuse
     heartbeat_ack: HeartbeatAck
@@ -56,7 +59,8 @@ class Command(_message.Message):
     release: ReleaseSandbox
     ended_ack: EndedAck
     read_log: ReadLog
-    def __init__(self, welcome: _Optional[_Union[Welcome, _Mapping]] = ..., refuse: _Optional[_Union[Refuse, _Mapping]] = ..., heartbeat_ack: _Optional[_Union[HeartbeatAck, _Mapping]] = ..., start: _Optional[_Union[StartAttempt, _Mapping]] = ..., kill: _Optional[_Union[KillAttempt, _Mapping]] = ..., release: _Optional[_Union[ReleaseSandbox, _Mapping]] = ..., ended_ack: _Optional[_Union[EndedAck, _Mapping]] = ..., read_log: _Optional[_Union[ReadLog, _Mapping]] = ...) -> None: ...
+    identify: IdentifyImage
+    def __init__(self, welcome: _Optional[_Union[Welcome, _Mapping]] = ..., refuse: _Optional[_Union[Refuse, _Mapping]] = ..., heartbeat_ack: _Optional[_Union[HeartbeatAck, _Mapping]] = ..., start: _Optional[_Union[StartAttempt, _Mapping]] = ..., kill: _Optional[_Union[KillAttempt, _Mapping]] = ..., release: _Optional[_Union[ReleaseSandbox, _Mapping]] = ..., ended_ack: _Optional[_Union[EndedAck, _Mapping]] = ..., read_log: _Optional[_Union[ReadLog, _Mapping]] = ..., identify: _Optional[_Union[IdentifyImage, _Mapping]] = ...) -> None: ...
 
 class Hello(_message.Message):
     __slots__ = ("node", "incarnation", "capacity", "held", "version")
@@ -255,6 +259,20 @@ class EndedAck(_message.Message):
     attempt: AttemptRef
     generation: int
     def __init__(self, attempt: _Optional[_Union[AttemptRef, _Mapping]] = ..., generation: _Optional[int] = ...) -> None: ...
+
+class IdentifyImage(_message.Message):
+    __slots__ = ("image",)
+    IMAGE_FIELD_NUMBER: _ClassVar[int]
+    image: str
+    def __init__(self, image: _Optional[str] = ...) -> None: ...
+
+class ImageIdentified(_message.Message):
+    __slots__ = ("image", "digest")
+    IMAGE_FIELD_NUMBER: _ClassVar[int]
+    DIGEST_FIELD_NUMBER: _ClassVar[int]
+    image: str
+    digest: str
+    def __init__(self, image: _Optional[str] = ..., digest: _Optional[str] = ...) -> None: ...
 
 class ReadLog(_message.Message):
     __slots__ = ("request", "attempt", "stream", "offset", "bytes_max")

@@ -1,0 +1,1 @@
+SELECT project, result_key, checkpoint FROM results ORDER BY position
