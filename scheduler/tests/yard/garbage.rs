@@ -224,3 +224,61 @@ async fn two_yards_do_not_share_their_blobs_and_one_does_not_move_them() {
     yard.start().await.stop().await;
     assert!(!first.path().join("data/blobs").exists());
 }
+
+/// A tree in the task rows of a schedule that has not fired, and an image of a job that has not begun.
+#[tokio::test]
+async fn what_schedules_and_jobs_will_need_stays() {
+    let dir = tempfile::tempdir().unwrap();
+    let yard = Yard::new(dir.path());
+    let running = yard.start().await;
+    let mut client = yard.client().await;
+    let store = blobs(&yard);
+    let put = async |content: &str| store.put(Bytes::from(content.to_owned())).await.unwrap().sha256;
+    let tree = put("a packed tree").await;
+    let layer = put("a layer, packed").await;
+    let arch = if cfg!(target_arch = "x86_64") { "amd64" } else { "arm64" };
+    let config = format!(
+        r#"{{"architecture": "{arch}", "os": "linux", "rootfs": {{"type": "layers", "diff_ids": ["sha256:{layer}"]}}}}"#
+    );
+    let blob = |kind: &str, sha256: &str, size: usize| {
+        let kind = format!("application/vnd.oci.image.{kind}");
+        serde_json::json!({"mediaType": kind, "digest": format!("sha256:{sha256}"), "size": size})
+    };
+    let manifest = serde_json::json!({
+        "schemaVersion": 2,
+        "mediaType": "application/vnd.oci.image.manifest.v1+json",
+        "config": blob("config.v1+json", &put(&config).await, config.len()),
+        "layers": [blob("layer.v1.tar", &layer, "a layer, packed".len())],
+    });
+    let image = put(&manifest.to_string()).await;
+    let unnamed = put("nobody names this").await;
+    let spec = |name: &str, rows: &str, more: &str| {
+        format!(
+            "apiVersion: rollyard/v1\nkind: RolloutJob\nname: {name}\ntasks: {{from: {{inline: [{rows}]}}}}\n\
+             defaults: {{timeout: 30s}}\n{more}\n"
+        )
+    };
+    let claim = format!("layer:{}:{tree}:13:1:1", "ab".repeat(32));
+    let scheduled = spec(
+        "nightly",
+        &format!("{{tree: '{claim}'}}"),
+        "schedule: {cron: '0 2 * * *'}\nsteps:\n  - {name: work, image: host, layers: ['${row.tree}'], run: 'true'}",
+    );
+    let waiting = spec(
+        "waiting",
+        &format!("{{image: 'stored:sha256:{image}'}}"),
+        "steps:\n  - {name: work, image: '${row.image}', run: 'true'}",
+    );
+    for (key, document) in [("s", scheduled), ("w", waiting)] {
+        let request = v1::SubmitRequest { document, ..forks(&yard, key, "0s") };
+        client.submit(request).await.unwrap();
+    }
+    age(&store).await;
+    let collected = client.collect_garbage(collect(false)).await.unwrap().into_inner();
+    assert_eq!(collected.unnamed.unwrap().blobs, 1);
+    for (what, blob) in [("tree", &tree), ("layer", &layer), ("manifest", &image)] {
+        assert!(store.contains(blob).await.unwrap(), "{what}");
+    }
+    assert!(!store.contains(&unnamed).await.unwrap());
+    running.stop().await;
+}
