@@ -7,7 +7,6 @@ import os
 import pathlib
 import random
 import signal
-import sqlite3
 import subprocess
 import time
 
@@ -69,12 +68,6 @@ class Yard:
         for directory in sorted(self.table.glob(f"*/{table}")):
             rows += sealed_rows(directory)
         return rows
-
-
-def query(yard: Yard, statement: str) -> object:
-    """One value of the yard's database, read beside the scheduler."""
-    with contextlib.closing(sqlite3.connect(f"file:{yard.data}/yard.db?mode=ro", uri=True)) as database:
-        return database.execute(statement).fetchone()[0]
 
 
 def sealed_rows(directory: pathlib.Path) -> list[dict]:

@@ -158,8 +158,14 @@ def test_rows_of_replaced_rollouts_are_read_and_exported_when_asked_for(yard):
     nodes = [executor("n1")]
     submitted = yard.start("--yard", yard.socket, "submit", yard.spec(text), "--table", yard.table, "--wait")
     try:
-        running = "SELECT count(*) FROM attempts WHERE ended_at IS NULL AND sample >= 0 AND step = 1"
-        lab.wait_until(lambda: lab.query(yard, running) >= 2, "members work")
+        lab.wait_until(lambda: yard.json("--yard", yard.socket, "ps"), "the job is there")
+        (known,) = yard.json("--yard", yard.socket, "ps")
+
+        def works():
+            shown = yard.json("--yard", yard.socket, "show", f"{known['id']}-g0-s0")
+            return any(step["step"] == "work" and step["state"] == "running" for step in shown["steps"])
+
+        lab.wait_until(works, "a member works")
         nodes.append(executor("n2"))
         lab.end(nodes[0], signal.SIGKILL)
         assert submitted.wait(timeout=lab.HANG_S) == 0
