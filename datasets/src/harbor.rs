@@ -51,7 +51,13 @@ pub struct Wants {
     pub solution: bool,
     /// Its graders run `tests/test.sh`.
     pub tests: bool,
+    /// A Dockerfile can be built here.
+    pub can_build: bool,
 }
+
+/// Column `image` of a task whose image is not built yet: of the form that it will have.
+pub const TO_BE_BUILT: &str =
+    "stored:sha256:0000000000000000000000000000000000000000000000000000000000000000";
 
 #[derive(Debug, Clone, PartialEq)]
 pub struct HarborTask {
@@ -60,6 +66,8 @@ pub struct HarborTask {
     /// Every column but those of [`TREES`] that are there; these are null.
     pub row: Map<String, Value>,
     pub mode: EnvironmentMode,
+    /// Its image is to be built from `environment/Dockerfile`; column `image` is [`TO_BE_BUILT`].
+    pub needs_build: bool,
 }
 
 impl HarborTask {
@@ -164,16 +172,20 @@ fn read_task(dir: &Path, name: &str, wants: &Wants) -> Result<HarborTask, Fault>
             format!("its environment mode is `{}`, and this job grades `{}`", mode.as_str(), wanted.as_str());
         return Err(Fault { code: Code::HarborOtherMode, problem });
     }
-    if wants.image && config.environment.docker_image.is_none() {
+    let needs_build = wants.image && config.environment.docker_image.is_none();
+    if needs_build && !(has("environment/Dockerfile") && wants.can_build) {
         let problem = if has("environment/Dockerfile") {
-            "its image must be built from `environment/Dockerfile`, as `rollyard image build` does; then name it"
+            "its image is built from `environment/Dockerfile`, and none of buildah, podman and docker is installed"
         } else {
-            "it names no image"
+            "it names no image and has no `environment/Dockerfile`: name one in `defaults.image`, or by `--image`"
         };
         return Err(Fault { code: Code::HarborNeedsBuilder, problem: problem.to_owned() });
     }
-    let row = row::of(name, &config, instruction)?;
-    Ok(HarborTask { dir: dir.to_owned(), row, mode })
+    let mut row = row::of(name, &config, instruction)?;
+    if needs_build {
+        row.insert("image".to_owned(), TO_BE_BUILT.into());
+    }
+    Ok(HarborTask { dir: dir.to_owned(), row, mode, needs_build })
 }
 
 /// What a directory asks for by the files it has.

@@ -9,8 +9,13 @@ use serde_json::{Value, json};
 
 const QUIET: &str = "schema_version = \"1.4\"\n[environment]\nnetwork_mode = \"no-network\"\n";
 
-const WANTS: Wants =
-    Wants { mode: Some(EnvironmentMode::Shared), image: false, solution: false, tests: true };
+const WANTS: Wants = Wants {
+    mode: Some(EnvironmentMode::Shared),
+    image: false,
+    solution: false,
+    tests: true,
+    can_build: false,
+};
 
 fn put(dir: &Path, name: &str, text: &str) {
     let path = dir.join(name);
@@ -67,7 +72,7 @@ gpus = 0
 [solution]
 env = {S = "3"}
 "#;
-    let wants = Wants { mode: None, image: true, solution: false, tests: true };
+    let wants = Wants { mode: None, image: true, solution: false, tests: true, can_build: false };
     let task = one(config, &wants, |_| ()).unwrap();
     assert_eq!((task.mode, task.name(), task.artifacts()), (EnvironmentMode::Separate, "fix-it", 2));
     let asked = json!({"cpu": "1500m", "memory": "512Mi", "disk": "2048Mi"});

@@ -78,6 +78,8 @@ def check(yard, groups: int = 3, size: int = 4) -> None:
 def test_set_up_runs_once_a_group_and_members_fork_from_it(yard):
     yard.call("run", yard.spec(spec()), "--table", yard.table)
     check(yard)
+    (job,) = [path.name for path in yard.table.iterdir()]
+    assert "ended well" in yard.call("explain", f"{job}-g0-s1/setup").stdout, "a member's set-up is its group's"
 
 
 def test_a_set_up_that_fails_ends_its_group_and_no_other(yard):

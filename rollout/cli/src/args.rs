@@ -171,19 +171,19 @@ pub struct Harbor {
     #[arg(long, value_name = "DIR", requires = "agent")]
     pub harbor: Option<PathBuf>,
     /// What works on each task: a command for the shell, or `oracle` for the task's own solution
-    #[arg(long, value_name = "CMD", requires = "harbor")]
+    #[arg(long, value_name = "CMD", requires = "harbor", conflicts_with = "spec")]
     pub agent: Option<String>,
     /// Rollouts of each task
-    #[arg(long = "n", default_value_t = 1, requires = "harbor", value_name = "N")]
+    #[arg(long = "n", default_value_t = 1, requires = "harbor", conflicts_with = "spec", value_name = "N")]
     pub samples: u32,
     /// What every sandbox starts from, instead of each task's image
-    #[arg(long, requires = "harbor")]
+    #[arg(long, requires = "harbor", conflicts_with = "spec")]
     pub image: Option<String>,
     /// What to do with tasks that cannot run here
-    #[arg(long, value_enum, default_value_t = OnUnsupported::Error, requires = "harbor", value_name = "WHAT")]
+    #[arg(long, value_enum, default_value_t = OnUnsupported::Error, requires = "harbor", conflicts_with = "spec", value_name = "WHAT")]
     pub on_unsupported: OnUnsupported,
     /// A model for the agent; not available yet
-    #[arg(long, requires = "harbor", value_name = "URL")]
+    #[arg(long, requires = "harbor", conflicts_with = "spec", value_name = "URL")]
     pub model: Option<String>,
 }
 

@@ -31,6 +31,11 @@ pub async fn build(dir: &Path, file: &Path, archive: &Path) -> Result<(), Error>
     built
 }
 
+/// Whether a Dockerfile can be built here.
+pub fn is_installed() -> bool {
+    find(&std::env::var_os("PATH").unwrap_or_default()).is_some()
+}
+
 /// Name and path of the first builder in `path`.
 fn find(path: &OsStr) -> Option<(&'static str, PathBuf)> {
     let dirs: Vec<PathBuf> = std::env::split_paths(path).collect();

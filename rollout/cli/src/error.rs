@@ -249,7 +249,7 @@ impl Error {
             Self::FileChanged { .. } => "submit again".to_owned(),
             Self::MatrixWaits => "pass --wait, or use `rollyard run`".to_owned(),
             Self::Unsupported { .. } => {
-                "correct the tasks, or leave them out with `on_unsupported: skip`".to_owned()
+                "correct the tasks, or leave them out with `on_unsupported: skip` (`run --harbor`: `--on-unsupported skip`)".to_owned()
             }
             Self::JobEnded { job, state, reason, own_yard } if state == "held" => {
                 held_hint(job, reason, *own_yard)

@@ -11,14 +11,17 @@ use datasets::harbor::{self, HarborTask, TREES, Unsupported, Wants};
 use images::layers::{Bounds, Packed, pack_directory};
 use rollout::Bytes;
 use rollout::checkpoint::{Layer, LayerId};
+use rollout::image::ImageRef;
 use rollout::plan::{EnvironmentMode, JobPlan, OnUnsupported, TaskSource};
 use rollout::resolve;
 use rollout::spec::DiagnosticCode as Code;
 use rollout_wire::v1::ClientFile;
 use serde_json::{Map, Value};
 
+use crate::builder;
 use crate::client::Client;
 use crate::error::Error;
+use crate::local_images;
 use crate::rows::ROW_FINDINGS_MAX;
 use crate::spec::{Finding, Source};
 use crate::upload;
@@ -53,6 +56,7 @@ impl Tasks {
             image: looked_up("image"),
             solution: looked_up("solution"),
             tests: looked_up("tests"),
+            can_build: builder::is_installed(),
         };
         let dir = source.dir.join(path);
         let read = harbor::read(&dir, &wants).map_err(|source| Error::Harbor { source })?;
@@ -163,6 +167,8 @@ impl Tasks {
         let mut file = BufWriter::new(File::create(&rows).map_err(failed)?);
         // Tasks often share a tree: each is stored once.
         let mut stored: BTreeMap<LayerId, Layer> = BTreeMap::new();
+        // So they do what their images are built from.
+        let mut built: BTreeMap<LayerId, String> = BTreeMap::new();
         for task in &self.runnable {
             let mut layers = BTreeMap::new();
             for &tree in self.trees.iter().filter(|tree| task.dir.join(tree).is_dir()) {
@@ -178,7 +184,11 @@ impl Tasks {
                 std::fs::remove_file(&packed.file).map_err(failed)?;
                 layers.insert(tree, layer);
             }
-            let row = self.row(task, |tree| layers.get(tree).map(ToString::to_string));
+            let mut row = self.row(task, |tree| layers.get(tree).map(ToString::to_string));
+            if task.needs_build {
+                let image = build(client, &task.dir.join("environment"), scratch.path(), &mut built).await?;
+                row.insert("image".to_owned(), image.into());
+            }
             let line = serde_json::to_string(&row).map_err(std::io::Error::from).map_err(failed)?;
             writeln!(file, "{line}").map_err(failed)?;
         }
@@ -186,6 +196,32 @@ impl Tasks {
         let (sha256, size) = upload::put_file(client, rows.clone()).await?;
         Ok(ClientFile { path: self.path.clone(), sha256, size })
     }
+}
+
+/// Builds the Dockerfile of `context` and hands the image in; what a row calls it.
+async fn build(
+    client: &Client,
+    context: &Path,
+    scratch: &Path,
+    built: &mut BTreeMap<LayerId, String>,
+) -> Result<String, Error> {
+    let packed = pack_tree(context, "environment", scratch).await?;
+    let failed = |source| Error::WriteFile { path: packed.file.clone(), source };
+    std::fs::remove_file(&packed.file).map_err(failed)?;
+    if let Some(known) = built.get(&packed.layer.id) {
+        return Ok(known.clone());
+    }
+    let archive = scratch.join("image.tar");
+    builder::build(context, &context.join("Dockerfile"), &archive).await?;
+    let reference = ImageRef::Archive { path: archive.display().to_string() }.to_string();
+    let mut pins = BTreeMap::new();
+    local_images::hand_in(client, scratch, std::slice::from_ref(&reference), &mut pins).await?;
+    std::fs::remove_file(&archive).map_err(failed)?;
+    let pin = pins.get(&reference).map(|pin| format!("stored:{}", pin.digest));
+    let pin =
+        pin.ok_or_else(|| Error::BadAnswer { problem: "an image was handed in without a digest".into() })?;
+    built.insert(packed.layer.id, pin.clone());
+    Ok(pin)
 }
 
 /// A layer of the right form, where only its place in a row matters.
@@ -196,7 +232,7 @@ fn placeholder() -> Layer {
 
 /// The environment mode that every task of `dir` has, if they agree.
 pub fn common_mode(dir: &Path) -> Result<Option<EnvironmentMode>, Error> {
-    let wants = Wants { mode: None, image: false, solution: false, tests: false };
+    let wants = Wants { mode: None, image: false, solution: false, tests: false, can_build: false };
     let read = harbor::read(dir, &wants).map_err(|source| Error::Harbor { source })?;
     let mut modes = read.iter().flatten().map(|task| task.mode);
     let first = modes.next();

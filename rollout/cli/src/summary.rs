@@ -73,17 +73,10 @@ pub async fn detail(client: &Client, job: &Job) -> Result<Option<Detail>, Error>
 }
 
 /// Python that reads the table of trajectories, a line each.
-pub fn python(job: &Job) -> [String; 5] {
-    let shards = format!("{}/{}/trajectories/*.arrows", job.table_root.trim_end_matches('/'), job.id);
+pub fn python(job: &Job) -> [String; 2] {
     // JSON text is a Python literal, too.
-    let shards = crate::output::json::line(&shards);
-    [
-        "import glob, pyarrow as pa".to_owned(),
-        format!("shards = {}", shards.trim_end()),
-        "table = pa.concat_tables(".to_owned(),
-        "    pa.ipc.open_stream(f).read_all() for f in sorted(glob.glob(shards))".to_owned(),
-        ")".to_owned(),
-    ]
+    let dir = crate::output::json::line(&format!("{}/{}", job.table_root.trim_end_matches('/'), job.id));
+    ["import rollyard as ry".to_owned(), format!("table = ry.open_table({}).to_arrow()", dir.trim_end())]
 }
 
 impl Detail {

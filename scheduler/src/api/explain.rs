@@ -1,6 +1,7 @@
 //! `Explain`: why is it not running, from the code that decides.
 
 use rollout::failure::Status;
+use rollout::plan::Per;
 use rollout::state::JobState;
 use rollout::{JobId, RolloutId};
 use rollout_wire::v1;
@@ -93,9 +94,14 @@ async fn stored(service: &JobsService, target: ExplainTarget) -> Result<String, 
     let Some(status) = service.reads.rollout(rollout).await?.flatten() else {
         return Ok("The rollout has not ended.".to_owned());
     };
-    let attempts = service.reads.attempts(rollout).await?;
     let facts = service.jobs.get(rollout.group.job).await?;
     let facts = facts.ok_or_else(|| ApiError::not_found("job", &rollout.group.job.to_string()))?;
+    // What its group ran once for all is its own, too.
+    let mut attempts = Vec::new();
+    if !rollout.is_shared() && facts.plan.steps.iter().any(|step| step.per == Per::Group) {
+        attempts = service.reads.attempts(RolloutId::shared(rollout.group)).await?;
+    }
+    attempts.extend(service.reads.attempts(rollout).await?);
     let name = |step| facts.plan.step(step).name.to_string();
     let why = attempts.iter().rev().find_map(|row| {
         let failure = row.outcome.as_ref()?.failure.as_ref()?;

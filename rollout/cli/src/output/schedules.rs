@@ -44,7 +44,8 @@ pub fn one(table: &Table, schedule: &Schedule) -> String {
     line("state", if schedule.enabled { "enabled" } else { "disabled" });
     line("cron", &format!("{}  {}", shown(&schedule.cron, SENTENCE_CHARS_MAX), word(&schedule.timezone)));
     let next: Vec<String> = schedule.next.iter().map(|next| word(next)).collect();
-    line("next", &if next.is_empty() { "never".to_owned() } else { next.join(", ") });
+    let next = if next.is_empty() { "never".to_owned() } else { next.join(", ") };
+    line("next", &if schedule.enabled { next } else { format!("none while disabled; else {next}") });
     let catch_up = if schedule.catch_up { "caught up" } else { "dropped" };
     line("overlap", &format!("{}; missed fire times are {catch_up}", word(&schedule.overlap)));
     line(

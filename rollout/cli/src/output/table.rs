@@ -340,7 +340,12 @@ impl Output for Table {
         label(self.columns, &mut out, "time", &time(summary));
         label(self.columns, &mut out, "tables", &shown(&job.table_root, SENTENCE_CHARS_MAX));
         if job.groups.sealed > 0 {
-            label(self.columns, &mut out, "python", "this reads them (`pip install pyarrow`):");
+            label(
+                self.columns,
+                &mut out,
+                "python",
+                "this reads them (`pip install datasets/python` of the repository):",
+            );
             // As it is pasted: neither indented nor wrapped.
             for line in python(job) {
                 _ = writeln!(out, "{}", shown(&line, PYTHON_LINE_CHARS_MAX));
