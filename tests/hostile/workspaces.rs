@@ -187,7 +187,15 @@ async fn trees_without_end_are_refused_whole(lab: &Lab) -> Done {
     again.end().await;
     // A tmpfs ends both before they are a million entries; the bound of entries is a unit test.
     let sandbox = lab.sandbox_with(|spec| spec.limits.disk = Bytes(64 * MIB)).await;
-    for (name, script, words) in [("deep", DEEP, "4095 bytes of one path"), ("many", MANY, "")] {
+    // What a tmpfs holds and the disk of a node does not is refused here, as the doing of the work.
+    let sparse = "open('x', 'w').truncate(20 << 40)";
+    let marked = "import os; open('m', 'w'); os.setxattr('m', 'user.a', b'a' * 5000)";
+    for (name, script, words) in [
+        ("deep", DEEP, "4095 bytes of one path"),
+        ("many", MANY, ""),
+        ("sparse", sparse, "bytes of one file"),
+        ("marked", marked, "bytes of attributes"),
+    ] {
         let ran = shell(&sandbox, &format!("mkdir {name}; cd {name}; python3 -c \"{script}\"")).await;
         sandbox.kill_all().await.expect("dead");
         match shelf.pack(&sandbox, None).await {

@@ -52,7 +52,14 @@ pub const PATH_BYTES_MAX: usize = 4095;
 /// The longest name, in bytes.
 pub const NAME_BYTES_MAX: usize = 255;
 /// The most bytes of extended attributes of one entry, names and values.
-pub const ATTRIBUTE_BYTES_MAX: usize = 256 << 10;
+///
+/// What every file system takes: a tmpfs holds more, and what is saved there must be made on the
+/// disk of another node.
+pub const ATTRIBUTE_BYTES_MAX: usize = 3 << 10;
+/// What an attribute takes beside its name and value.
+pub(crate) const ATTRIBUTE_OVERHEAD_BYTES: usize = 32;
+/// The longest file, holes counted; as with attributes, a tmpfs takes longer ones.
+pub const FILE_BYTES_MAX: u64 = 8 << 40;
 /// The most bytes of names in one directory. Held in memory while it is packed.
 pub const LISTING_BYTES_MAX: usize = 64 << 20;
 /// The most bytes of paths of files with several links. Held in memory while a tree is packed.

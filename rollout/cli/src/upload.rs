@@ -56,7 +56,7 @@ pub async fn put(client: &Client, path: PathBuf, sha256: &str, size: u64) -> Res
 
 /// Sends the file; a yard that hung up early says why in its reply.
 fn send(path: &Path, sha256: String, size: u64, to: &mpsc::Sender<BlobChunk>) -> std::io::Result<()> {
-    let mut file = File::open(path)?;
+    let mut file = open_plain(path)?;
     let mut next = BlobChunk { sha256, data: Vec::new(), size: Some(size) };
     loop {
         let mut data = vec![0; CHUNK_BYTES];
@@ -70,7 +70,7 @@ fn send(path: &Path, sha256: String, size: u64, to: &mpsc::Sender<BlobChunk>) ->
 }
 
 fn hash(path: &Path) -> std::io::Result<(String, u64)> {
-    let mut file = File::open(path)?;
+    let mut file = open_plain(path)?;
     let mut hasher = Sha256::new();
     let size = std::io::copy(&mut file, &mut hasher)?;
     Ok((hex::encode(hasher.finalize()), size))
@@ -85,6 +85,14 @@ async fn blocking<T: Send + 'static>(
         Ok(done) => done.map_err(|source| Error::ReadFile { path: name, source }),
         Err(panic) => std::panic::resume_unwind(panic.into_panic()),
     }
+}
+
+/// A plain file: whoever opened a FIFO would wait for its writer.
+fn open_plain(path: &Path) -> std::io::Result<File> {
+    if std::fs::metadata(path)?.is_file() {
+        return File::open(path);
+    }
+    Err(std::io::Error::new(std::io::ErrorKind::InvalidInput, "it is no plain file"))
 }
 
 #[cfg(test)]

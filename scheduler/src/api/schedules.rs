@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use rollout::image::ImageRef;
 use rollout::plan::JobPlan;
 use rollout::schedule::SchedulePlan;
 use rollout::text::shown;
@@ -27,14 +28,18 @@ pub(super) async fn register(
 ) -> Result<v1::SubmitReply, ApiError> {
     let table_root = asked.table_root.clone();
     let (checked, facts, named) = new_job(&service.blobs, plan, asked).await?;
+    let not_yet = |image: &str, instead: String| {
+        let message = format!("a schedule over image `{}` is not available yet", shown(image, 200));
+        ApiError::new(ApiCode::NotAvailableYet, message).hint(instead)
+    };
+    let is_local = |text: &&String| text.parse::<ImageRef>().is_ok_and(|image| image.is_local());
+    if let Some(local) = named.iter().find(is_local) {
+        return Err(not_yet(local, "push it to a registry, and name it by its digest".to_owned()));
+    }
     let pins = images::pin(service, named, &[]).await?;
     if let Some(moving) = pins.iter().find(|image| image.pinned != image.reference) {
-        let message = format!(
-            "a schedule whose image `{}` may change is not available yet",
-            shown(&moving.reference, 200)
-        );
-        return Err(ApiError::new(ApiCode::NotAvailableYet, message)
-            .hint(format!("name it by its digest: `{}`", shown(&moving.pinned, 300))));
+        let instead = format!("name it by its digest: `{}`", shown(&moving.pinned, 300));
+        return Err(not_yet(&moving.reference, instead));
     }
     let facts = Arc::new(facts);
     renew_trees(service, &facts).await?;

@@ -18,8 +18,8 @@ use scheduler_core::record::{CheckpointKind, RolloutEnd};
 use tokio::sync::mpsc;
 
 use super::{
-    Arc, BlobStore, Collected, Collector, Duration, Inbox, Input, JobId, Jobs, Mutex, Record, SHELVES,
-    SystemTime, clock,
+    Arc, BlobStore, CollectError, Collected, Collector, Duration, Inbox, Input, JobId, Jobs, Mutex, Record,
+    SHELVES, SystemTime, clock,
 };
 use crate::store::{self, Batch, NewJob, StoredFile, Writer};
 
@@ -283,8 +283,11 @@ impl World {
         }
     }
 
-    /// Hours go by for what no open attempt has stored.
-    fn age(&mut self) {
+    /// Hours go by for what no open attempt has stored. Not within one collection: what was renewed since
+    /// it read the books cannot be hours old when it removes.
+    async fn age(&mut self) {
+        let collector = self.collector.clone();
+        let _turn = collector.0.turn.lock().await;
         let held: BTreeSet<&String> =
             self.jobs.iter().filter_map(|job| job.open.as_ref()).flat_map(|open| &open.stored).collect();
         let old = SystemTime::now() - Duration::from_secs(7_200);
@@ -310,7 +313,7 @@ impl World {
         let is_open = self.jobs.get(at).map(|job| job.open.is_some());
         match (self.rng.random_range(0..10), is_open) {
             (0 | 1, _) | (_, None) => self.submit().await,
-            (2, _) => self.age(),
+            (2, _) => self.age().await,
             (3, Some(_)) => self.finish(at).await,
             (_, Some(false)) => self.place(at).await,
             (4..=7, Some(true)) => self.store(at).await,
@@ -335,7 +338,13 @@ async fn interleave(seed: u64) -> Collected {
     let collecting = tokio::spawn(async move {
         let mut sum = Collected::default();
         loop {
-            let one = collector.collect(false, None).await.unwrap();
+            let one = match collector.collect(false, None).await {
+                Err(CollectError::Busy) => {
+                    tokio::task::yield_now().await;
+                    continue;
+                }
+                one => one.unwrap(),
+            };
             sum.expired += one.expired;
             sum.layers.blobs += one.layers.blobs;
             sum.unnamed.blobs += one.unnamed.blobs;
@@ -356,7 +365,7 @@ async fn interleave(seed: u64) -> Collected {
     let during = collecting.await.unwrap();
     world.everything_named_is_there().await;
 
-    world.age();
+    world.age().await;
     let dry = world.collector.collect(true, None).await.unwrap();
     let last = world.collector.collect(false, None).await.unwrap();
     assert_eq!((dry.layers, dry.unnamed), (last.layers, last.unnamed), "a dry run says what goes");

@@ -10,7 +10,7 @@ use xattr::FileExt;
 
 use super::pack::Dropped;
 use super::walk::Owners;
-use super::{ATTRIBUTE_BYTES_MAX, Error};
+use super::{ATTRIBUTE_BYTES_MAX, ATTRIBUTE_OVERHEAD_BYTES, Error};
 
 /// The mark of overlayfs: a directory that hides those below it.
 pub(super) const OPAQUE: &str = "trusted.overlay.opaque";
@@ -74,7 +74,7 @@ pub(super) fn read(file: &File, path: &[u8], owners: Owners, dropped: &mut Dropp
                 value = shifted_acl(&value, owners)
                     .ok_or_else(|| Error::entry(path, "its access list names ids outside of its range"))?;
             }
-            bytes += name.len() + value.len();
+            bytes += name.len() + value.len() + ATTRIBUTE_OVERHEAD_BYTES;
             if bytes > ATTRIBUTE_BYTES_MAX {
                 return Err(Error::bound(path, "bytes of attributes", ATTRIBUTE_BYTES_MAX as u64));
             }

@@ -139,6 +139,10 @@ impl Tree {
         paths::check(&path)?;
         self.count(&path)?;
         let (parent, name) = split(&path);
+        if name == OPAQUE && parent.is_empty() {
+            // Overlays always merge their roots.
+            return Err(Error::entry(&path, "it hides all layers below: leave those out of the image"));
+        }
         if name == OPAQUE {
             self.hold(parent)?;
             self.opaque.insert(parent.to_vec());

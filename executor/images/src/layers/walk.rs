@@ -25,7 +25,7 @@ use super::pack::Dropped;
 use super::paths::beneath;
 use super::runs;
 use super::unpack::OVERHEAD_FREE_BYTES;
-use super::{Bounds, Error, ID_MAX, LINK_BYTES_MAX, LISTING_BYTES_MAX, PATH_BYTES_MAX};
+use super::{Bounds, Error, FILE_BYTES_MAX, ID_MAX, LINK_BYTES_MAX, LISTING_BYTES_MAX, PATH_BYTES_MAX};
 
 /// Directories held open at once for each tree of a stack.
 const OPEN_LEVELS_MAX: usize = 64;
@@ -421,6 +421,9 @@ impl<'a> Walk<'a> {
         let mut go_on = || {
             if stop.load(Ordering::Relaxed) { Err(io::ErrorKind::Interrupted.into()) } else { Ok(()) }
         };
+        if size > FILE_BYTES_MAX {
+            return Err(Error::bound(&self.path, "bytes of one file", FILE_BYTES_MAX));
+        }
         let found = runs::find(file, size, &mut go_on).map_err(|error| self.read_failed(error))?;
         let data = found.iter().fold(0u64, |sum, run| sum.saturating_add(run.length));
         self.content = self.content.saturating_add(data);

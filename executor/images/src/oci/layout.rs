@@ -2,6 +2,7 @@
 
 use std::fs::{self, File};
 use std::io::{self, Read};
+use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 
 use rollout::image::{Digest, Pick};
@@ -110,12 +111,20 @@ impl Layout {
 
     fn open_blob(&self, digest: &Digest) -> Result<File, Error> {
         let path = self.blob(digest);
-        File::open(&path).map_err(|source| match source.kind() {
+        // Neither a link that leads out, nor a FIFO that makes its reader wait, nor a device without end.
+        let mut options = fs::OpenOptions::new();
+        options.read(true).custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK);
+        let file = options.open(&path).map_err(|source| match source.kind() {
             io::ErrorKind::NotFound => {
                 Error::NotFound { what: digest.to_string(), place: self.root.display().to_string() }
             }
             _ => Error::Io { action: "open", path: path.display().to_string(), source },
-        })
+        })?;
+        let found = file.metadata().map_err(Error::io("read", &path))?;
+        if !found.is_file() {
+            return Err(Error::format(path.display(), "it is no file"));
+        }
+        Ok(file)
     }
 
     /// Checks that a blob is there, whole, and what it is called; its size.
@@ -133,6 +142,11 @@ impl Layout {
 
     fn copy(&self, layer: &ImageLayer, into: &Path) -> Result<(), Error> {
         let mut from = self.open_blob(&layer.blob)?;
+        let size = from.metadata().map_err(Error::io("read", &self.blob(&layer.blob)))?.len();
+        if size != layer.size {
+            let problem = format!("it has {size} bytes, and the manifest says {}", layer.size);
+            return Err(Error::format(self.blob(&layer.blob).display(), problem));
+        }
         let mut to = File::create(into).map_err(Error::io("create", into))?;
         let mut hash = Sha256::new();
         let mut buffer = vec![0; COPY_BYTES];

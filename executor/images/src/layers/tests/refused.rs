@@ -39,7 +39,7 @@ fn what_no_layer_can_hold_is_refused_by_its_kind() {
         File::open(path).unwrap().set_xattr(name, value).unwrap();
     };
     type Make<'a> = &'a dyn Fn(&Scratch);
-    let cases: [(&str, Make<'_>); 8] = [
+    let cases: [(&str, Make<'_>); 10] = [
         ("`/d` cannot be part of a layer: it is a character device", &|s| device(s, SFlag::S_IFCHR, 1)),
         ("it is a block device", &|s| device(s, SFlag::S_IFBLK, 7)),
         ("`trusted.overlay.redirect`", &|s| mark(s, "trusted.overlay.redirect", b"/etc", true)),
@@ -47,6 +47,10 @@ fn what_no_layer_can_hold_is_refused_by_its_kind() {
         ("`trusted.overlay.opaque`", &|s| mark(s, "trusted.overlay.opaque", b"x", true)),
         ("carries an overlay mark", &|s| mark(s, "trusted.overlay.opaque", b"y", false)),
         ("`trusted.other`", &|s| mark(s, "trusted.other", b"", false)),
+        ("bytes of attributes", &|s| mark(s, "user.a", &[b'a'; 3_100], false)),
+        ("bytes of one file", &|s| {
+            File::create(s.tree().join("sparse")).unwrap().set_len(9 << 40).unwrap();
+        }),
         ("outside of the sandbox's range", &|s| {
             fs::write(s.tree().join("f"), "").unwrap();
             std::os::unix::fs::chown(s.tree().join("f"), Some(65_536), Some(0)).unwrap();
