@@ -19,8 +19,8 @@ use super::runs::RunsReader;
 use super::walk::{Owners, Sink, Source, Walk, read_failed};
 use super::{Bounds, Error, archive, paths};
 
-/// Fast, and half the size of text and code.
-const ZSTD_LEVEL: i32 = 1;
+/// Fast rather than small: packing is waited for, at times by what is frozen.
+const ZSTD_LEVEL: i32 = -3;
 const WRITE_BYTES: usize = 256 << 10;
 
 /// A packed layer on disk, to be put into the blob store under [`Layer::blob`]. It is not synced.
