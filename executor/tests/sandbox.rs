@@ -9,6 +9,8 @@
 mod faults;
 #[path = "sandbox/lab.rs"]
 mod lab;
+#[path = "sandbox/laying.rs"]
+mod laying;
 #[path = "sandbox/life.rs"]
 mod life;
 #[path = "sandbox/limits.rs"]
@@ -26,8 +28,16 @@ fn main() {
     executor::broker::run_if_asked();
     faults::be_the_victim_if_asked();
     let root = nix::unistd::geteuid().is_root();
-    let tests =
-        [life::TESTS, walls::TESTS, limits::TESTS, paths::TESTS, faults::TESTS, workspaces::TESTS].concat();
+    let tests = [
+        life::TESTS,
+        walls::TESTS,
+        limits::TESTS,
+        paths::TESTS,
+        faults::TESTS,
+        workspaces::TESTS,
+        laying::TESTS,
+    ]
+    .concat();
     let trials = tests
         .into_iter()
         .map(|(name, test)| {
