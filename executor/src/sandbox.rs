@@ -205,6 +205,8 @@ pub enum PackError {
     TooSlow { what: &'static str, within: Duration },
     #[error("stopping the processes of the sandbox")]
     Freeze(#[source] std::io::Error),
+    #[error("reaching what the sandbox changed")]
+    Upper(#[source] std::io::Error),
     #[error("packing the workspace")]
     Tree(#[source] images::layers::Error),
     #[error("packing the workspace panicked")]
