@@ -6,7 +6,7 @@
 //! for the peers that start processes of their own).
 
 mod cgroups;
-mod floor;
+pub mod floor;
 mod peers;
 
 use std::path::Path;

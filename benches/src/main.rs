@@ -2,12 +2,13 @@
 
 mod checkpoint;
 mod create;
+mod density;
 mod report;
 mod rollout;
 
 use anyhow::{Result, bail};
 
-const NAMES: &[&str] = &["checkpoint", "create", "rollout"];
+const NAMES: &[&str] = &["checkpoint", "create", "density", "rollout"];
 
 fn main() -> Result<()> {
     // The broker is this executable started again; that comes before anything else.
@@ -18,6 +19,7 @@ fn main() -> Result<()> {
     match name.as_deref() {
         Some("checkpoint") => checkpoint::main(&rest),
         Some("create") => create::main(&rest),
+        Some("density") => density::main(&rest),
         Some("rollout") => rollout::main(&rest),
         Some(other) => bail!("no bench `{other}`; there are: {}", NAMES.join(", ")),
         None => bail!("usage: benches NAME [ARGS]; there are: {}", NAMES.join(", ")),

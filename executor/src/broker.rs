@@ -20,6 +20,8 @@ mod teardown;
 
 use std::os::fd::OwnedFd;
 
+use crate::keeper;
+
 /// Users and groups of a sandbox are numbered below this.
 pub const IDS_MAX: u32 = INIT_ID;
 /// User and group of init: the last of the range, which nothing else in the sandbox can be. To
@@ -30,31 +32,37 @@ pub(crate) const INIT_ID: u32 = ranges::RANGE_LEN - 1;
 /// `argv[0]` of a broker.
 pub const MARK: &str = "rollyard-broker";
 
-/// Becomes the broker if this process was started as one, and then never returns. Call it first
-/// thing in `main` of every program that starts a container backend.
+/// Becomes the broker, or a [keeper](crate::keeper), if this process was started as one, and then
+/// never returns. Call it first thing in `main` of every program that starts a container backend.
 pub fn run_if_asked() {
-    if std::env::args_os().next().is_none_or(|name| name != MARK) {
-        return;
-    }
+    let role = match std::env::args_os().next() {
+        Some(name) if name == MARK => "broker",
+        Some(name) if name == keeper::MARK => "keeper",
+        _ => return,
+    };
     // The socket to the executor comes as standard input: no descriptor number to agree on.
     let Ok(socket) = dup_stdin() else { std::process::exit(2) };
     if outlive_requests_to_end().is_err() {
         std::process::exit(2);
     }
-    let code = match serve::run(socket) {
+    let ended = match role {
+        "broker" => serve::run(socket).map_err(|error| error.to_string()),
+        _ => keeper::run(&socket).map_err(|error| error.to_string()),
+    };
+    let code = match ended {
         Ok(()) => 0,
         Err(error) => {
             // There is no subscriber in this process: its standard error is the executor's.
             use std::io::Write;
-            let _ = writeln!(std::io::stderr(), "rollyard broker: {error}");
+            let _ = writeln!(std::io::stderr(), "rollyard {role}: {error}");
             1
         }
     };
     std::process::exit(code);
 }
 
-/// Whoever asks a whole service to end (a supervisor, a shell) asks its broker too. That ends when
-/// its executor does, which first hands back what its sandboxes run. Handlers, since they end at
+/// Whoever asks a whole service to end (a supervisor, a shell) asks these too. They end when their
+/// executor does, which first hands back what its sandboxes run. Handlers, since they end at
 /// an exec: an ignored signal would be ignored by every step too.
 fn outlive_requests_to_end() -> nix::Result<()> {
     use nix::sys::signal::{SaFlags, SigAction, SigHandler, SigSet, Signal, sigaction};

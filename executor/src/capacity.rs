@@ -63,17 +63,23 @@ pub(crate) fn offered(
 /// What is free on this machine now.
 pub(crate) fn measured(data_dir: &Path) -> Result<Measured, Error> {
     let measure = |what| move |source| Error::Measure { what, source };
-    let text = std::fs::read_to_string("/proc/meminfo").map_err(measure("the free memory"))?;
-    let available = meminfo(&text, "MemAvailable:").ok_or_else(|| io::Error::other("no MemAvailable"));
-    let mut available = available.map_err(measure("the free memory"))?;
-    if let Some((limit, used)) = cgroup_memory() {
-        available = available.min(Bytes(limit.0.saturating_sub(used.0)));
-    }
+    let available = memory_available().map_err(measure("the free memory"))?;
     let load = std::fs::read_to_string("/proc/loadavg").map_err(measure("the load"))?;
     Ok(Measured {
         memory_available: available,
         disk_available: disk_available(data_dir).map_err(measure("the disk of the data directory"))?,
         load_milli: load_milli(&load).unwrap_or_default(),
+    })
+}
+
+/// Memory this process could still use.
+pub(crate) fn memory_available() -> io::Result<Bytes> {
+    let text = std::fs::read_to_string("/proc/meminfo")?;
+    let available = meminfo(&text, "MemAvailable:")
+        .ok_or_else(|| io::Error::other("no MemAvailable in /proc/meminfo"))?;
+    Ok(match cgroup_memory() {
+        Some((limit, used)) => available.min(Bytes(limit.0.saturating_sub(used.0))),
+        None => available,
     })
 }
 

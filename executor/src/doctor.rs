@@ -3,16 +3,19 @@
 
 use std::ffi::CString;
 use std::fs;
-use std::io;
+use std::io::{self, Read};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
+use nix::sys::resource::{Resource, getrlimit};
 use serde::Serialize;
 
-use crate::broker::ranges::RANGES_MAX;
+use crate::ceilings::{Ceiling, Host};
+use crate::host::budgets;
 use crate::host::cgroup::{Layout, PARENT, SWAP_V1, SWAP_V2, swap_is_on};
 use crate::host::clone::{self, Cloned};
 use crate::host::mounts::{self, Context};
+use crate::host::owner::Owner;
 use crate::host::{landlock, loop_disk, netns, open, seccomp};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
@@ -43,6 +46,10 @@ pub struct Capacity {
     pub ceiling: &'static str,
     /// The kernel's number.
     pub limit: u64,
+    /// Of it, what is not for idle sandboxes.
+    pub reserved: u64,
+    /// What an idle sandbox takes of it.
+    pub each: u64,
     pub sandboxes: u64,
 }
 
@@ -122,7 +129,7 @@ fn try_all(data_dir: &Path) -> Vec<Check> {
             works(fs::read_to_string("/proc/pressure/memory")?.lines().next().unwrap_or_default())
         }),
         ("swap", "idle sandboxes give back page cache only", &swap),
-        ("inotify budget", "a sandbox may find no watches left", &inotify),
+        ("per-user budgets apart", "a sandbox may use up what others need", &budgets_apart),
         ("AppArmor", "not used; seccomp and Landlock stand", &apparmor),
         ("KVM", "microvm and vm would run under TCG, labelled so", &kvm),
     ];
@@ -348,17 +355,24 @@ fn in_child(probe: impl Fn() -> io::Result<()>) -> io::Result<()> {
             // SAFETY: ends the child at once.
             unsafe { libc::_exit(code) }
         }
-        Cloned::Parent { pid, .. } => {
-            let mut status = 0;
-            // SAFETY: `status` is a valid place; the pid is of our own child.
-            if unsafe { libc::waitpid(pid, &raw mut status, 0) } < 0 {
-                return Err(io::Error::last_os_error());
-            }
-            match libc::WEXITSTATUS(status) {
-                0 if libc::WIFEXITED(status) => Ok(()),
-                code => Err(io::Error::from_raw_os_error(code)),
-            }
-        }
+        Cloned::Parent { pid, .. } => match exit_code(pid)? {
+            0 => Ok(()),
+            code => Err(io::Error::from_raw_os_error(code)),
+        },
+    }
+}
+
+/// Waits for a child of ours. One that was killed has no code.
+fn exit_code(pid: i32) -> io::Result<i32> {
+    let mut status = 0;
+    // SAFETY: `status` is a valid place; the pid is of our own child.
+    if unsafe { libc::waitpid(pid, &raw mut status, 0) } < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    if libc::WIFEXITED(status) {
+        Ok(libc::WEXITSTATUS(status))
+    } else {
+        Err(io::Error::other("the probe was killed"))
     }
 }
 
@@ -452,14 +466,62 @@ fn swap() -> Found {
     }
 }
 
-fn number(path: &str) -> Option<u64> {
-    fs::read_to_string(path).ok()?.trim().parse().ok()
+/// Two user namespaces by two owners: when one has used up its inotify instances, the other has all
+/// of its own.
+fn budgets_apart() -> Found {
+    const OWNERS: [u32; 2] = [0x8000_0000, 0x8001_0000];
+    let unknown = || io::Error::other("the kernel has no such setting");
+    let instances = budgets::INOTIFY_INSTANCES.value().ok_or_else(unknown)?;
+    let watches = budgets::INOTIFY_WATCHES.value().ok_or_else(unknown)?;
+    let (open_files, _) = getrlimit(Resource::RLIMIT_NOFILE)?;
+    let grants = format!("each sandbox has {instances} inotify instances and {watches} watches of its own");
+    if instances + 64 > open_files {
+        return limited(format!("{grants}; more than one process could use up"));
+    }
+    let (mut used_up, hog) = io::pipe()?;
+    let (stay, end) = io::pipe()?;
+    let hog_pid = owned_child(OWNERS[0], || {
+        // SAFETY: system calls on integers and one byte.
+        unsafe {
+            while libc::inotify_init1(libc::IN_CLOEXEC) >= 0 {}
+            let refused = (*libc::__errno_location()).to_le_bytes();
+            libc::close(end.as_raw_fd());
+            libc::write(hog.as_raw_fd(), refused.as_ptr().cast(), 1);
+            let mut byte = 0u8;
+            libc::read(stay.as_raw_fd(), (&raw mut byte).cast(), 1);
+        }
+        0
+    })?;
+    drop(hog);
+    let mut refused = [0];
+    let met = used_up.read_exact(&mut refused);
+    // SAFETY: a system call on integers.
+    let other = owned_child(OWNERS[1], || unsafe {
+        if libc::inotify_init1(libc::IN_CLOEXEC) >= 0 { 0 } else { *libc::__errno_location() }
+    })
+    .and_then(exit_code);
+    drop(end);
+    exit_code(hog_pid)?;
+    met?;
+    match (i32::from(refused[0]), other?) {
+        (libc::EMFILE, 0) => works(grants),
+        (libc::EMFILE, errno) => Err(io::Error::from_raw_os_error(errno)),
+        (other, _) => Err(io::Error::from_raw_os_error(other)),
+    }
 }
 
-fn inotify() -> Found {
-    let instances = number("/proc/sys/fs/inotify/max_user_instances").unwrap_or(0);
-    let watches = number("/proc/sys/fs/inotify/max_user_watches").unwrap_or(0);
-    limited(format!("all sandboxes share {instances} instances and {watches} watches; raise fs.inotify.*"))
+/// Runs `probe` in a child in a user namespace of `owner`.
+fn owned_child(owner: u32, probe: impl Fn() -> i32) -> io::Result<i32> {
+    let owner = Owner::assume(owner)?;
+    // SAFETY: the child runs `probe`, which makes system calls only, and exits.
+    let child = match unsafe { clone::fork(libc::CLONE_NEWUSER, None) } {
+        // SAFETY: ends the child at once.
+        Ok(Cloned::Child) => unsafe { libc::_exit(probe()) },
+        Ok(Cloned::Parent { pid, .. }) => Ok(pid),
+        Err(error) => Err(error),
+    };
+    drop(owner);
+    child
 }
 
 fn apparmor() -> Found {
@@ -484,25 +546,12 @@ fn kvm() -> Found {
 
 /// The ceilings of a node, tightest first.
 fn capacity() -> Vec<Capacity> {
-    let files = nix::sys::resource::getrlimit(nix::sys::resource::Resource::RLIMIT_NOFILE)
-        .map_or(0, |(soft, _)| soft);
-    let mut all = vec![
-        ("RLIMIT_NOFILE of the executor", files, crate::sandbox::container::by_files(files)),
-        ("uid ranges", RANGES_MAX.into(), RANGES_MAX.into()),
-    ];
-    for (ceiling, path, each) in [
-        ("kernel.pid_max", "/proc/sys/kernel/pid_max", 2),
-        ("kernel.threads-max", "/proc/sys/kernel/threads-max", 2),
-        ("user.max_user_namespaces", "/proc/sys/user/max_user_namespaces", 1),
-        ("user.max_net_namespaces", "/proc/sys/user/max_net_namespaces", 1),
-        ("fs.inotify.max_user_instances (one each)", "/proc/sys/fs/inotify/max_user_instances", 1),
-    ] {
-        if let Some(limit) = number(path) {
-            all.push((ceiling, limit, limit / each));
-        }
-    }
-    let mut all: Vec<_> =
-        all.into_iter().map(|(ceiling, limit, sandboxes)| Capacity { ceiling, limit, sandboxes }).collect();
-    all.sort_by_key(|capacity| capacity.sandboxes);
-    all
+    let row = |ceiling: Ceiling| {
+        let Ceiling { name, limit, reserved, each } = ceiling;
+        Capacity { ceiling: name, limit, reserved, each, sandboxes: ceiling.sandboxes() }
+    };
+    let mut host = Host::read();
+    // As an executor raises its own.
+    host.open_files.0 = host.open_files.1;
+    host.ceilings().into_iter().map(row).collect()
 }

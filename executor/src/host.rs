@@ -4,6 +4,7 @@
 //! Everything in [`mounts`], [`open`], [`landlock`], [`capabilities`] and [`seccomp::install`] may
 //! be called between clone and exec: no allocation, no lock.
 
+pub mod budgets;
 pub mod capabilities;
 pub mod cgroup;
 pub mod clone;
@@ -12,6 +13,7 @@ pub mod loop_disk;
 pub mod mounts;
 pub mod netns;
 pub mod open;
+pub mod owner;
 pub mod seccomp;
 
 use std::io;

@@ -211,6 +211,8 @@ pub enum PackError {
     TooSlow { what: &'static str, within: Duration },
     #[error("stopping the processes of the sandbox")]
     Freeze(#[source] std::io::Error),
+    #[error("reaching what the sandbox changed")]
+    Upper(#[source] std::io::Error),
     #[error("packing the workspace")]
     Tree(#[source] images::layers::Error),
     #[error("packing the workspace panicked")]
@@ -219,6 +221,8 @@ pub enum PackError {
 
 #[derive(Debug, thiserror::Error)]
 pub enum LayError {
+    #[error("opening the workspace")]
+    Root(#[source] std::io::Error),
     #[error("copying a layer into the workspace")]
     Tree(#[source] images::layers::Error),
     #[error("copying a layer into the workspace panicked")]

@@ -54,7 +54,9 @@ def test_an_executor_that_lost_its_broker_ends_and_its_next_life_does_the_work(y
         submitted = yard.start("--yard", yard.socket, "submit", spec, "--table", yard.table, "--wait")
         lab.wait_until(lambda: lab.census(yard.directory).get("cgroups"), "a sandbox lives")
         children = pathlib.Path(f"/proc/{executor.pid}/task").glob("*/children")
-        (broker,) = [int(pid) for path in children for pid in path.read_text().split()]
+        children = [pid for path in children for pid in path.read_text().split()]
+        name = "rollyard-broker\n"
+        (broker,) = [int(pid) for pid in children if pathlib.Path(f"/proc/{pid}/comm").read_text() == name]
         os.kill(broker, signal.SIGKILL)
         assert executor.wait(timeout=lab.HANG_S) == 1
         executor = yard.start(*serve, data=data)

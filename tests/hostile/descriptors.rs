@@ -6,7 +6,7 @@ use crate::lab::{Done, Held, Lab, said, stays};
 
 crate::cases![
     "04" a_process_holds_three_descriptors_however_late_it_starts,
-    "04" the_broker_and_the_executor_keep_three_descriptors_a_sandbox,
+    "04" an_idle_sandbox_costs_the_executor_one_descriptor_and_its_keeper_two,
 ];
 
 async fn audit(lab: &Lab, sandbox: &Held, user: &str) {
@@ -51,13 +51,29 @@ async fn a_process_holds_three_descriptors_however_late_it_starts(lab: &Lab) -> 
     Ok(())
 }
 
-async fn the_broker_and_the_executor_keep_three_descriptors_a_sandbox(lab: &Lab) -> Done {
-    let own = || descriptors(std::process::id().cast_signed()).len();
-    let before = own();
+async fn an_idle_sandbox_costs_the_executor_one_descriptor_and_its_keeper_two(lab: &Lab) -> Done {
+    let executor = std::process::id().cast_signed();
+    let [broker, keeper] = ["rollyard-broker", "rollyard-keeper"].map(|name| {
+        let named = tests::census::children(executor)
+            .into_iter()
+            .filter(|pid| tests::census::status(*pid, "Name").as_deref() == Some(name));
+        let named: Vec<_> = named.collect();
+        assert!(!named.is_empty(), "{name}");
+        named
+    });
+    let count = |pids: &[i32]| pids.iter().map(|pid| descriptors(*pid).len()).sum::<usize>();
+    let all = || [count(&[executor]), count(&broker), count(&keeper)];
+    let before = all();
     let mut held = Vec::new();
-    for count in 1..=5 {
-        held.push(lab.sandbox().await);
-        assert_eq!(own(), before + 3 * count);
+    for made in 1..=5 {
+        let sandbox = lab.sandbox().await;
+        // What a call borrows goes back.
+        assert!(sandbox.open_file("/etc/passwd").await.unwrap().is_some());
+        assert!(sandbox.stats().disk_size.is_some());
+        held.push(sandbox);
+        let expected = [before[0] + made, before[1], before[2] + 2 * made];
+        crate::lab::until("one in the executor, none in the broker, two in a keeper", || all() == expected)
+            .await;
     }
     for sandbox in held {
         sandbox.end().await;

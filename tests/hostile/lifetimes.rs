@@ -146,7 +146,7 @@ async fn a_hundred_in_a_row_and_eighty_at_once_leave_nothing(lab: &Lab) -> Done 
 }
 
 /// All at once, on this task.
-async fn futures_of<F: Future>(futures: impl Iterator<Item = F>) -> Vec<F::Output> {
+pub async fn futures_of<F: Future>(futures: impl Iterator<Item = F>) -> Vec<F::Output> {
     let mut waiting: Vec<_> = futures.map(|future| (Box::pin(future), None)).collect();
     std::future::poll_fn(|context| {
         for (future, output) in waiting.iter_mut().filter(|(_, output)| output.is_none()) {

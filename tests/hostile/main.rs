@@ -9,6 +9,7 @@
 //! list of `skips` fails.
 
 mod attempt_descriptors;
+mod budgets;
 mod descriptors;
 mod disks;
 mod filesystems;
@@ -19,6 +20,7 @@ mod lab;
 mod lifetimes;
 mod memory;
 mod mistakes;
+mod networks;
 mod output;
 mod programs;
 mod rewards;
@@ -53,7 +55,9 @@ fn main() {
         forks::CASES,
         memory::CASES,
         disks::CASES,
+        budgets::CASES,
         lifetimes::CASES,
+        networks::CASES,
         workspaces::CASES,
     ]
     .concat();

@@ -45,14 +45,19 @@ impl Census {
                 census.count("network namespaces", network.unwrap_or_default());
             }
         }
-        // This process is the executor; of its children, those outside of every leaf are brokers.
-        let brokers = pids.iter().filter(|pid| status(**pid, "Name").as_deref() == Some("rollyard-broker"));
-        for pid in brokers.copied().chain([std::process::id().cast_signed()]) {
-            let who = if pid == std::process::id().cast_signed() { "executor" } else { "broker" };
+        // This process is the executor; of its children, these are outside of every leaf.
+        let own = |pid: i32| match status(pid, "Name").as_deref() {
+            _ if pid == std::process::id().cast_signed() => Some("executor"),
+            Some("rollyard-broker") => Some("broker"),
+            Some("rollyard-keeper") => Some("keeper"),
+            _ => None,
+        };
+        pids.push(std::process::id().cast_signed());
+        for (pid, who) in pids.iter().filter_map(|pid| Some((*pid, own(*pid)?))) {
             for kind in descriptors(pid) {
                 census.count("descriptors", format_args!("{who} {kind}"));
             }
-            // A broker that has ended and is not reaped yet has none, and is still a process.
+            // One that has ended and is not reaped yet has none, and is still a process.
             let mounts = fs::read_to_string(format!("/proc/{pid}/mountinfo")).unwrap_or_default();
             for mount in mounts.lines() {
                 let point = mount.split(' ').nth(4).unwrap_or_default();
@@ -182,6 +187,12 @@ pub fn descriptors(pid: i32) -> Vec<String> {
         (!listing).then_some(kind)
     };
     links.filter_map(plain).collect()
+}
+
+/// Pids of the children of a process.
+pub fn children(of: i32) -> Vec<i32> {
+    let is_child = |pid: &i32| status(*pid, "PPid").is_some_and(|parent| parent == of.to_string());
+    pids().into_iter().filter(is_child).collect()
 }
 
 fn descendants(of: i32) -> Vec<i32> {

@@ -21,6 +21,8 @@ use crate::host::{capabilities, landlock, open, seccomp};
 /// Where the child keeps what it needs, right above the channel.
 const INIT_FD: RawFd = CHANNEL_FD + 1;
 const JOINS_FD: RawFd = CHANNEL_FD + 2;
+/// Terminals of one sandbox.
+const TERMINALS_MAX: &CStr = c"256";
 /// Copies are made from here up before they go to their places, so none hits another.
 const COPIES_FROM: RawFd = 64;
 
@@ -224,6 +226,8 @@ fn mount_dev(root: BorrowedFd<'_>, dev: BorrowedFd<'_>, shm_size: &CStr) -> io::
     let terminals = Context::open(c"devpts")?;
     terminals.string(c"ptmxmode", c"0666")?;
     terminals.string(c"mode", c"0620")?;
+    // The host has so many for all: none of them may go to one sandbox alone.
+    terminals.string(c"max", TERMINALS_MAX)?;
     let terminals = terminals.mount(mounts::NO_SUID | mounts::NO_EXEC)?;
     mounts::attach(terminals.as_fd(), dev, c"pts")?;
     let shared = Context::open(c"tmpfs")?;

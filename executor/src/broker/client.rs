@@ -116,7 +116,7 @@ impl Client {
                 Err(error) => break format!("reading from the broker: {error}"),
             }
         };
-        self.gone.send_replace(Some(reason));
+        self.say_gone(reason);
         // Dropping the senders wakes everyone who waits.
         lock(&self.waiting).clear();
     }
@@ -164,6 +164,21 @@ impl Client {
         // The sender is `self`: the channel cannot close meanwhile.
         let reason = watched.wait_for(Option::is_some).await;
         reason.ok().and_then(|reason| reason.clone()).unwrap_or_else(|| self.gone_reason())
+    }
+
+    /// The first reason stays.
+    fn say_gone(&self, reason: String) {
+        self.gone.send_if_modified(|gone| {
+            let first = gone.is_none();
+            gone.get_or_insert(reason);
+            first
+        });
+    }
+
+    /// As [`close`](Self::close), for a reason that whoever waits is told.
+    pub fn end(&self, reason: String) {
+        self.say_gone(reason);
+        self.close();
     }
 
     /// Lets the broker destroy everything and end.

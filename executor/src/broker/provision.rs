@@ -24,6 +24,7 @@ use super::teardown::{Record, teardown};
 use crate::host::cgroup::Limits;
 use crate::host::clone::Cloned;
 use crate::host::mounts::{self, Context};
+use crate::host::owner::Owner;
 use crate::host::{clone, loop_disk, netns, open};
 
 /// Loop devices of one executor at once.
@@ -204,6 +205,8 @@ fn born(
         | libc::CLONE_NEWIPC
         | libc::CLONE_NEWUTS;
     let at = |step: Step| move |error: io::Error| (step, Cause::Io(error));
+    // What the kernel counts by the owner of the user namespace is this sandbox's alone.
+    let owner = Owner::assume(record.id_base.unwrap_or_default()).map_err(at(Step::Clone))?;
     netns::enter(network).map_err(at(Step::Network))?;
     // SAFETY: this process has several threads; the child runs `child::run` and nothing else,
     // which keeps to system calls.
@@ -215,6 +218,7 @@ fn born(
         }
         Err(error) => Err((Step::Clone, Cause::Io(error))),
     };
+    drop(owner);
     // This thread must not keep the sandbox's network alive.
     netns::enter(broker.host_network.as_fd()).map_err(at(Step::Network))?;
     cloned

@@ -57,6 +57,20 @@ pub fn keep_only(kept: u64) -> io::Result<()> {
     Ok(())
 }
 
+/// Makes effective again what is permitted. A change of the effective user alone leaves it so.
+pub fn restore_effective() -> io::Result<()> {
+    let mut header = Header { version: VERSION_3, pid: 0 };
+    let mut sets = [0u32; 6];
+    // SAFETY: version 3 reads the header and writes, or reads, two entries of effective, permitted,
+    // inheritable.
+    unsafe {
+        checked(libc::syscall(libc::SYS_capget, &raw mut header, sets.as_mut_ptr()))?;
+        [sets[0], sets[3]] = [sets[1], sets[4]];
+        checked(libc::syscall(libc::SYS_capset, &raw mut header, sets.as_ptr()))?;
+    }
+    Ok(())
+}
+
 /// No exec gains privileges from here on.
 pub fn no_new_privileges() -> io::Result<()> {
     // SAFETY: prctl with integers touches no memory.

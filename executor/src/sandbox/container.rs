@@ -5,8 +5,9 @@
 //! executor ──socket──> broker ──clone3──> child ──execveat──> init (PID 1) ──fork──> processes
 //!     └───────────────────────channel─────────────────────────┘
 //! ```
-//! The executor keeps three descriptors a sandbox: the channel to init, its root, and the raw tree of
-//! what it changed. The rest is the kernel's, and dies with init.
+//! The executor keeps one descriptor a sandbox: the channel to init. Its root, and the raw tree of what
+//! it changed, are with a [keeper](crate::keeper) until a call needs them. The rest is the kernel's,
+//! and dies with init.
 
 use std::fs::{self, File};
 use std::io;
@@ -20,7 +21,7 @@ use images::layers::Packed;
 use rollout::quantity::{Limit, TMPFS_DISK_MAX};
 use rollout::{Bytes, Millis};
 use sandbox_init::message::{self, BODY_MAX, ENTRIES_MAX, Stage};
-use tokio::sync::watch;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 
 use super::channel::{Answer, Channel, ChannelError};
 use super::files::{self, Owner};
@@ -33,26 +34,21 @@ use super::{
 use crate::broker::client::Client;
 pub use crate::broker::protocol::Step;
 use crate::broker::protocol::{Action, Create, Hello, LOWERS_MAX, Outcome, Problem};
-use crate::broker::ranges::RANGES_MAX;
 use crate::broker::serve::lock;
-use crate::census;
+use crate::ceilings::Host;
 use crate::host::cgroup::{Layout, Limits, Tree, swap_is_on};
-use crate::host::{landlock, open};
-use crate::private_dir;
+use crate::host::{budgets, landlock, open};
+use crate::keeper::client::{Keepers, Kept};
+use crate::keeper::protocol::Kind;
+use crate::{census, keeper, private_dir};
 
 /// How long a start waits for the broker of a previous life to finish its cleaning up.
 const LOCK_WAIT_TRIES: u32 = 600;
 const LOCK_WAIT_PAUSE: Duration = Duration::from_millis(50);
 /// How long `kill_all` waits for the kernel.
 const KILL_WAIT: Duration = Duration::from_secs(10);
-/// Descriptors the executor needs beside its sandboxes.
-const FDS_RESERVED: u64 = 1024;
-/// Descriptors of one sandbox in the executor: channel, root, writable tree, and the two ends of
-/// its output.
-const FDS_PER_SANDBOX: u64 = 5;
-/// Tasks the node needs beside its sandboxes, and those an idle sandbox and its first process take.
-const TASKS_RESERVED: u64 = 1024;
-const TASKS_PER_SANDBOX: u64 = 2;
+/// How long a command waits for others to end when as many run as have descriptors for their output.
+const COMMAND_WAIT: Duration = Duration::from_secs(30);
 /// The smallest limit of memory and of disk. A tmpfs takes a size of 0 for no limit at all, and
 /// init needs a little itself.
 const SIZE_LIMIT_MIN: Bytes = Bytes(1 << 20);
@@ -86,6 +82,8 @@ pub enum Error {
     Swap,
     #[error("starting the broker")]
     Broker { source: io::Error },
+    #[error("starting the keepers")]
+    Keepers { source: io::Error },
 }
 
 /// The backend. Dropping it lets the broker destroy every sandbox.
@@ -93,7 +91,8 @@ pub enum Error {
 pub struct Container {
     shared: Arc<Shared>,
     images: Arc<Images>,
-    ceiling: u32,
+    /// The tightest, and the sandboxes it allows.
+    ceiling: (&'static str, u32),
     disk_limit_max: Bytes,
     fail_next: Mutex<Option<Step>>,
 }
@@ -101,6 +100,10 @@ pub struct Container {
 #[derive(Debug)]
 struct Shared {
     client: Arc<Client>,
+    keepers: Arc<Keepers>,
+    /// Commands whose output has descriptors.
+    commands: Arc<Semaphore>,
+    commands_max: u64,
     tree: Tree,
     live: AtomicU32,
     /// Whether memory limits bound swap. If not, swap must stay off.
@@ -149,10 +152,26 @@ impl Container {
         }
         let landlock_abi = landlock_abi.ok();
         let hello = Hello { data_dir: data_dir.clone(), instance, landlock_abi };
+        budgets::raise();
+        let host = Host::read();
+        let ceiling = host.tightest();
         let client = Client::start(&hello, &lock).map_err(|source| Error::Broker { source })?;
+        let keepers = Keepers::start(ceiling.1.into(), &lock).map_err(|source| {
+            client.close();
+            Error::Keepers { source }
+        })?;
+        // Without its files a sandbox is no use: as when the broker dies.
+        let (lost, broker) = (keepers.ended(), Arc::clone(&client));
+        tokio::spawn(async move { broker.end(lost.await) });
+        tracing::info!(sandboxes = ceiling.1, ceiling = ceiling.0, "room for sandboxes");
         let disk_limit_max = disk_budget(&data_dir).map_err(at("measuring", &data_dir))?;
+        let commands_max = host.commands();
+        let permits = usize::try_from(commands_max).unwrap_or(Semaphore::MAX_PERMITS);
         let shared = Shared {
             client,
+            keepers: Arc::new(keepers),
+            commands: Arc::new(Semaphore::new(permits.min(Semaphore::MAX_PERMITS))),
+            commands_max,
             tree,
             live: AtomicU32::new(0),
             counts_swap,
@@ -162,7 +181,7 @@ impl Container {
         Ok(Self {
             shared: Arc::new(shared),
             images: Arc::new(Images::new(data_dir)),
-            ceiling: sandbox_ceiling(),
+            ceiling,
             disk_limit_max,
             fail_next: Mutex::new(None),
         })
@@ -183,6 +202,7 @@ impl Container {
 impl Drop for Container {
     fn drop(&mut self) {
         self.shared.client.close();
+        self.shared.keepers.close();
     }
 }
 
@@ -214,23 +234,6 @@ fn disk_budget(data_dir: &std::path::Path) -> io::Result<Bytes> {
     Ok(Bytes((free / 100 * DISK_SHARE_PERCENT).max(TMPFS_DISK_MAX.0)))
 }
 
-/// Sandboxes that fit under a limit of open files.
-pub(crate) fn by_files(limit: u64) -> u64 {
-    limit.saturating_sub(FDS_RESERVED) / FDS_PER_SANDBOX
-}
-
-/// The tightest of the ceilings on sandboxes alive at once.
-fn sandbox_ceiling() -> u32 {
-    let files = nix::sys::resource::getrlimit(nix::sys::resource::Resource::RLIMIT_NOFILE)
-        .map_or(1024, |(soft, _)| soft);
-    let pids = fs::read_to_string("/proc/sys/kernel/pid_max")
-        .ok()
-        .and_then(|text| text.trim().parse().ok())
-        .unwrap_or(32_768u64);
-    let by_pids = pids.saturating_sub(TASKS_RESERVED) / TASKS_PER_SANDBOX;
-    u32::try_from(by_files(files).min(by_pids).min(RANGES_MAX.into())).unwrap_or(RANGES_MAX)
-}
-
 /// What a creation reserved, given back when it fails or the sandbox ends.
 #[derive(Debug)]
 struct Reserved {
@@ -249,9 +252,9 @@ impl Container {
     fn reserve(&self, limit: &Limit) -> Result<Reserved, CreateError> {
         let used = self.shared.live.fetch_add(1, Ordering::Relaxed);
         let mut reserved = Reserved { shared: Arc::clone(&self.shared), disk: Bytes(0) };
-        if used >= self.ceiling {
-            let (used, limit) = (used.into(), self.ceiling.into());
-            return Err(CreateError::Busy { ceiling: "sandboxes", used, limit });
+        let (ceiling, sandboxes) = self.ceiling;
+        if used >= sandboxes {
+            return Err(CreateError::Busy { ceiling, used: used.into(), limit: sandboxes.into() });
         }
         for (guarantee, size) in [("limit.disk", limit.disk), ("limit.memory", limit.memory)] {
             if size < SIZE_LIMIT_MIN {
@@ -298,6 +301,25 @@ impl Container {
             let action = "preparing the image".to_owned();
             CreateError::Failed { action, source: io::Error::other(error) }
         })?
+    }
+
+    /// Hands the root and the writable tree to a keeper.
+    async fn keep(&self, id: &str, fds: [OwnedFd; 2]) -> Result<Arc<Kept>, CreateError> {
+        let (keepers, id) = (Arc::clone(&self.shared.keepers), id.to_owned());
+        let keeping = tokio::task::spawn_blocking(move || {
+            let kept = keepers.place(&id)?;
+            kept.put(&[Kind::Root, Kind::Upper], &fds)?;
+            Ok::<_, keeper::client::Error>(Arc::new(kept))
+        });
+        let source = match keeping.await {
+            Ok(Ok(kept)) => return Ok(kept),
+            Ok(Err(error)) => io::Error::from(error),
+            Err(error) => io::Error::other(error),
+        };
+        Err(match self.shared.client.gone() {
+            Some(reason) => CreateError::Ended { reason },
+            None => CreateError::Failed { action: "keeping the root".to_owned(), source },
+        })
     }
 }
 
@@ -359,10 +381,11 @@ impl Backend for Container {
         let [channel, root, upper] = <[OwnedFd; 3]>::try_from(fds)
             .map_err(|_| failed("asking the broker")(io::Error::other("descriptors are missing")))?;
         let channel = Channel::open(channel).map_err(failed("opening the channel to init"))?;
+        let kept = self.keep(&spec.id, [root, upper]).await?;
         guard.id = None;
         Ok(Box::new(ContainerSandbox {
             shared: Arc::clone(&self.shared),
-            alive: Some(Alive { channel, root: Arc::new(root), upper: Arc::new(upper), reserved }),
+            alive: Some(Alive { channel, kept, reserved }),
             id: spec.id,
             layers: spec.layers,
             base: spec.base,
@@ -382,7 +405,7 @@ impl Backend for Container {
     }
 
     fn ceilings(&self) -> Ceilings {
-        Ceilings { sandboxes: self.ceiling, disk_limit_max: self.disk_limit_max }
+        Ceilings { sandboxes: self.ceiling.1, disk_limit_max: self.disk_limit_max }
     }
 }
 
@@ -457,9 +480,8 @@ fn refusal(spec: &SandboxSpec, step: Step, problem: Problem) -> CreateError {
 #[derive(Debug)]
 struct Alive {
     channel: Arc<Channel>,
-    root: Arc<OwnedFd>,
-    /// The raw writable tree.
-    upper: Arc<OwnedFd>,
+    /// The root and the raw writable tree.
+    kept: Arc<Kept>,
     reserved: Reserved,
 }
 
@@ -494,12 +516,27 @@ impl ContainerSandbox {
         path: &str,
         operation: impl FnOnce(&OwnedFd, &str, &str) -> Result<T, FileError> + Send + 'static,
     ) -> Result<T, FileError> {
-        let root = Arc::clone(&self.alive().root);
+        let kept = Arc::clone(&self.alive().kept);
         let (owned_path, workdir) = (path.to_owned(), self.workdir.clone());
-        let running = tokio::task::spawn_blocking(move || operation(&root, &workdir, &owned_path));
+        let running = tokio::task::spawn_blocking(move || {
+            let io = |source| FileError::Io { path: owned_path.clone(), source };
+            let root = kept.get(Kind::Root).map_err(|error| io(error.into()))?;
+            operation(&root, &workdir, &owned_path)
+        });
         running
             .await
             .map_err(|error| FileError::Io { path: path.to_owned(), source: io::Error::other(error) })?
+    }
+
+    /// A place among the commands that run, each of which takes descriptors for its output.
+    async fn command(&self) -> Result<OwnedSemaphorePermit, SpawnError> {
+        let permit = Arc::clone(&self.shared.commands).acquire_owned();
+        if let Ok(Ok(permit)) = tokio::time::timeout(COMMAND_WAIT, permit).await {
+            return Ok(permit);
+        }
+        let limit = self.shared.commands_max;
+        let action = format!("commands at once are at their limit of {limit} (open files of the executor)");
+        Err(SpawnError::Setup { action, source: io::Error::from_raw_os_error(libc::EMFILE) })
     }
 
     async fn broker_destroy(shared: Arc<Shared>, id: String) -> Vec<String> {
@@ -579,6 +616,7 @@ impl Sandbox for ContainerSandbox {
             give(output.as_fd(), self.id_base + user.uid, self.id_base + user.gid)
                 .map_err(|source| setup("handing over its output", source))?;
         }
+        let permit = self.command().await?;
         let channel = &self.alive().channel;
         let ticket = channel.ticket();
         let (answer, exited) = channel.spawn(ticket, request, &spawn.stdout, &spawn.stderr).await.map_err(
@@ -590,7 +628,7 @@ impl Sandbox for ContainerSandbox {
         match answer {
             Answer::Started => {
                 let channel = Arc::clone(channel);
-                Ok(Box::new(ContainerProcess { channel, ticket, exited }))
+                Ok(Box::new(ContainerProcess { channel, ticket, exited, _permit: permit }))
             }
             Answer::NotStarted(Stage::Exec, errno) => {
                 Err(SpawnError::Exec { program, source: io::Error::from_raw_os_error(errno) })
@@ -613,11 +651,11 @@ impl Sandbox for ContainerSandbox {
     }
 
     async fn lay_over(&self, layer: &Mounted) -> Result<(), LayError> {
-        laying::lay(&self.alive().root, self.id_base, self.image.host_usr, layer).await
+        laying::lay(&self.alive().kept, self.id_base, self.image.host_usr, layer).await
     }
 
     async fn pack(&self, pack: Pack) -> Result<Packed, PackError> {
-        packing::pack(&self.shared.tree, &self.id, &self.alive().upper, self.id_base, pack).await
+        packing::pack(&self.shared.tree, &self.id, &self.alive().kept, self.id_base, pack).await
     }
 
     async fn kill_all(&self) -> Result<(), io::Error> {
@@ -643,7 +681,8 @@ impl Sandbox for ContainerSandbox {
             memory_peak: tree.memory_peak(&self.id),
             ..Stats::default()
         };
-        if let Ok(disk) = nix::sys::statvfs::fstatvfs(self.alive().root.as_fd()) {
+        let disk = |root: OwnedFd| nix::sys::statvfs::fstatvfs(root.as_fd()).ok();
+        if let Some(disk) = self.alive().kept.get(Kind::Root).ok().and_then(disk) {
             let bytes = |blocks: u64| Some(Bytes(blocks * disk.fragment_size()));
             stats.disk_size = bytes(disk.blocks());
             stats.disk_used = bytes(disk.blocks() - disk.blocks_free());
@@ -668,14 +707,18 @@ impl Sandbox for ContainerSandbox {
     async fn destroy(mut self: Box<Self>) -> Result<(), DestroyError> {
         let Some(alive) = self.alive.take() else { return Ok(()) };
         // Given up only when nothing is left: until then the sandbox counts.
-        let Alive { channel, root, upper, reserved } = alive;
+        let Alive { channel, kept, reserved } = alive;
         // If this future is dropped half way, the broker still ends the sandbox.
         let mut guard = Abandoned { client: Arc::clone(&self.shared.client), id: Some(self.id.clone()) };
         channel.close();
         // The last hold on its mounts ends while the broker works: the kernel waits a grace period
         // for each, and the broker waits for a disk that is still mounted.
         let destroyed = Self::broker_destroy(Arc::clone(&self.shared), self.id.clone());
-        let (left, ()) = tokio::join!(destroyed, async move { drop((root, upper)) });
+        let released = tokio::task::spawn_blocking(move || kept.release());
+        let (left, released) = tokio::join!(destroyed, released);
+        if let Ok(Err(error)) = released {
+            tracing::debug!(sandbox = self.id, %error, "its descriptors went with their keeper");
+        }
         guard.id = None;
         drop(reserved);
         if left.is_empty() { Ok(()) } else { Err(DestroyError { id: self.id.clone(), left }) }
@@ -743,6 +786,7 @@ struct ContainerProcess {
     channel: Arc<Channel>,
     ticket: u32,
     exited: watch::Receiver<Option<Exit>>,
+    _permit: OwnedSemaphorePermit,
 }
 
 #[tonic::async_trait]

@@ -1,7 +1,7 @@
 //! Packing the writable tree of a sandbox: its processes stand still, one walk reads it, they go on.
 
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -11,6 +11,8 @@ use tokio::time::{Instant, sleep, timeout_at};
 
 use super::{Pack, PackError};
 use crate::host::cgroup::Tree;
+use crate::keeper::client::Kept;
+use crate::keeper::protocol::Kind;
 
 /// Between two looks whether every process stands still.
 const FREEZE_PAUSE: Duration = Duration::from_millis(1);
@@ -66,7 +68,7 @@ impl Drop for StopOnDrop {
 pub(super) async fn pack(
     tree: &Tree,
     id: &str,
-    upper: &Arc<OwnedFd>,
+    kept: &Arc<Kept>,
     id_base: u32,
     pack: Pack,
 ) -> Result<Packed, PackError> {
@@ -78,9 +80,11 @@ pub(super) async fn pack(
         Some((within, until)) => Some(Frozen::new(tree, id, within, until).await?),
         None => None,
     };
-    let (upper, flag) = (Arc::clone(upper), stop.flag());
-    let walk =
-        tokio::task::spawn_blocking(move || pack_upper(upper.as_fd(), id_base, &below, &out, &bounds, &flag));
+    let (kept, flag) = (Arc::clone(kept), stop.flag());
+    let walk = tokio::task::spawn_blocking(move || {
+        let upper = kept.get(Kind::Upper).map_err(|error| PackError::Upper(error.into()))?;
+        pack_upper(upper.as_fd(), id_base, &below, &out, &bounds, &flag).map_err(PackError::Tree)
+    });
     let packed = match until {
         None => walk.await,
         Some((within, until)) => timeout_at(until, walk)
@@ -88,5 +92,5 @@ pub(super) async fn pack(
             .map_err(|_| PackError::TooSlow { what: "its workspace was not packed", within })?,
     };
     drop(frozen);
-    packed.map_err(|_| PackError::Panicked)?.map_err(PackError::Tree)
+    packed.map_err(|_| PackError::Panicked)?
 }

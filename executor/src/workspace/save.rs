@@ -152,6 +152,8 @@ fn refused(error: &PackError) -> SaveError {
     match error {
         PackError::Tree(tree) if tree.of_the_tree() => SaveError::Refused(chain(tree)),
         PackError::TooSlow { .. } => SaveError::TooSlow(chain(error)),
-        PackError::Freeze(_) | PackError::Tree(_) | PackError::Panicked => SaveError::Storage(chain(error)),
+        PackError::Freeze(_) | PackError::Upper(_) | PackError::Tree(_) | PackError::Panicked => {
+            SaveError::Storage(chain(error))
+        }
     }
 }

@@ -14,6 +14,8 @@ crate::tests![
     a_creation_that_fails_at_any_step_leaves_nothing,
     an_executor_killed_without_warning_leaves_nothing,
     a_broker_killed_without_warning_takes_its_sandboxes_along,
+    a_keeper_killed_without_warning_ends_the_backend,
+    a_keeper_ends_with_its_executor_and_holds_its_directory_until_then,
     a_sweep_waits_for_a_loop_device_that_lets_go_late,
     what_an_executor_keeps_is_for_its_owner_alone,
     a_dead_init_is_a_dead_sandbox,
@@ -115,6 +117,57 @@ async fn a_broker_killed_without_warning_takes_its_sandboxes_along(lab: Lab) {
     assert!(!matches!(refused, CreateError::Failed { .. }), "{refused:?}");
     one.destroy().await.unwrap();
     two.destroy().await.unwrap();
+}
+
+async fn a_keeper_killed_without_warning_ends_the_backend(lab: Lab) {
+    let mut spec = lab.spec();
+    // A loop device, held by the keeper's descriptors alone once its sandbox is dead.
+    spec.limits.disk = Bytes(300 << 20);
+    let (one, two) = (lab.sandbox().await, lab.backend.create(spec).await.unwrap());
+    let keepers = crate::life::children("rollyard-keeper");
+    assert!(!keepers.is_empty());
+    for keeper in keepers {
+        let pid = nix::unistd::Pid::from_raw(keeper.cast_signed());
+        nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGKILL).unwrap();
+    }
+    assert_eq!(lab.backend.ended().await, "a keeper is gone");
+    // The broker destroys them all, and nothing of them can be read.
+    assert_eq!(
+        (one.died().await.as_str(), two.died().await.as_str()),
+        ("a keeper is gone", "a keeper is gone")
+    );
+    assert!(one.open_file("/etc/passwd").await.is_err());
+    assert_eq!(one.stats().disk_size, None);
+    let refused = lab.backend.create(lab.spec()).await.unwrap_err();
+    assert_eq!(refused.to_string(), "the sandbox backend ended: a keeper is gone");
+    one.destroy().await.unwrap();
+    two.destroy().await.unwrap();
+}
+
+async fn a_keeper_ends_with_its_executor_and_holds_its_directory_until_then(lab: Lab) {
+    let data_dir = lab.dir.path().join("other");
+    let before = crate::life::children("rollyard-keeper");
+    let other = Container::start(&ContainerConfig { data_dir: data_dir.clone() }).unwrap();
+    let mut keepers = crate::life::children("rollyard-keeper");
+    keepers.retain(|pid| !before.contains(pid));
+    assert!(!keepers.is_empty());
+    let keeper = nix::unistd::Pid::from_raw(keepers[0].cast_signed());
+    nix::sys::signal::kill(keeper, nix::sys::signal::Signal::SIGSTOP).unwrap();
+    drop(other);
+    let path = data_dir.canonicalize().unwrap();
+    let empty = path.clone();
+    tokio::task::spawn_blocking(move || assert_empty(&empty)).await.unwrap();
+    let lock = std::fs::File::open(path.join("lock")).unwrap();
+    assert!(matches!(lock.try_lock(), Err(std::fs::TryLockError::WouldBlock)), "a keeper still lives");
+    nix::sys::signal::kill(keeper, nix::sys::signal::Signal::SIGCONT).unwrap();
+    // A hang guard is around every test.
+    tokio::task::spawn_blocking(move || lock.lock()).await.unwrap().unwrap();
+    for pid in keepers {
+        let gone = || !std::path::Path::new(&format!("/proc/{pid}")).exists();
+        while !gone() {
+            tokio::time::sleep(std::time::Duration::from_millis(5)).await;
+        }
+    }
 }
 
 async fn a_sweep_waits_for_a_loop_device_that_lets_go_late(lab: Lab) {

@@ -1,9 +1,13 @@
 //! Limits are the kernel's, and what they did is counted.
 
+use std::time::Duration;
+
+use executor::sandbox::container::{Container, ContainerConfig};
 use executor::sandbox::{Backend, Exit};
+use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use rollout::Bytes;
 
-use crate::lab::{Lab, compiled, said, shell, start};
+use crate::lab::{Lab, assert_empty, compiled, said, shell, start};
 
 crate::tests![
     a_fork_bomb_meets_the_pids_limit_and_dies_at_the_end_of_its_step,
@@ -11,6 +15,7 @@ crate::tests![
     a_full_disk_is_no_space_and_no_oom_on_tmpfs,
     a_full_disk_is_no_space_on_a_loop_disk_that_then_goes_away,
     limits_can_be_rewritten_for_the_next_step,
+    what_the_tightest_ceiling_allows_is_made_and_the_next_is_refused_by_its_name,
 ];
 
 async fn a_fork_bomb_meets_the_pids_limit_and_dies_at_the_end_of_its_step(lab: Lab) {
@@ -19,7 +24,7 @@ async fn a_fork_bomb_meets_the_pids_limit_and_dies_at_the_end_of_its_step(lab: L
     compiled(&lab, &*sandbox, "bomb", bomb).await;
     let (_bomb, _pipes) = start(&*sandbox, "rollout", "/", &["/workspace/bomb"], &[]).await.unwrap();
     while sandbox.stats().pids_denied.unwrap() < 1000 {
-        tokio::time::sleep(std::time::Duration::from_millis(5)).await;
+        tokio::time::sleep(Duration::from_millis(5)).await;
     }
     assert!(start(&*sandbox, "rollout", "/", &["/bin/true"], &[]).await.is_err(), "no room for one more");
     said(&*neighbour, "true").await;
@@ -111,4 +116,46 @@ async fn limits_can_be_rewritten_for_the_next_step(lab: Lab) {
     sandbox.set_limits(limits).await.unwrap();
     said(&*sandbox, "for i in 1 2 3 4 5; do sleep 0.1 & done; wait").await;
     sandbox.destroy().await.unwrap();
+}
+
+/// A hundred descriptors beside the reserve: 55 sandboxes, and 11 commands of four descriptors each.
+async fn what_the_tightest_ceiling_allows_is_made_and_the_next_is_refused_by_its_name(lab: Lab) {
+    let files = Resource::RLIMIT_NOFILE;
+    let (soft, hard) = getrlimit(files).unwrap();
+    setrlimit(files, 1_124, hard).unwrap();
+    let low = Container::start(&ContainerConfig { data_dir: lab.dir.path().join("low") });
+    setrlimit(files, soft, hard).unwrap();
+    let low = low.unwrap();
+    assert_eq!(low.ceilings().sandboxes, 55);
+    let mut held = Vec::new();
+    for _ in 0..55 {
+        held.push(low.create(lab.spec()).await.unwrap());
+    }
+    let refused = low.create(lab.spec()).await.unwrap_err();
+    assert_eq!(refused.to_string(), "open files of the executor is at its limit: 55 of 55");
+    held.pop().unwrap().destroy().await.unwrap();
+    held.push(low.create(lab.spec()).await.unwrap());
+
+    let mut running = Vec::new();
+    for sandbox in &held[..11] {
+        running.push(start(&**sandbox, "rollout", "/", &["sleep", "1000"], &[]).await.unwrap());
+    }
+    {
+        let mut next = std::pin::pin!(start(&*held[11], "rollout", "/", &["true"], &[]));
+        let waits = tokio::time::timeout(Duration::from_millis(200), &mut next).await;
+        assert!(waits.is_err(), "all commands there may be run");
+        let (process, pipes) = running.pop().unwrap();
+        process.signal(libc::SIGKILL).await.unwrap();
+        process.wait().await.unwrap();
+        drop((process, pipes));
+        let (process, _pipes) = next.await.unwrap();
+        assert_eq!(process.wait().await.unwrap(), Exit::Code(0));
+    }
+    drop(running);
+    for sandbox in held {
+        sandbox.destroy().await.unwrap();
+    }
+    drop(low);
+    let path = lab.dir.path().join("low").canonicalize().unwrap();
+    tokio::task::spawn_blocking(move || assert_empty(&path)).await.unwrap();
 }

@@ -328,7 +328,13 @@ pub fn doctor() -> Report {
                 Some("the container backend is refused"),
             ),
         ],
-        capacity: vec![Capacity { ceiling: "open files", limit: 20_000, sandboxes: 4872 }],
+        capacity: vec![Capacity {
+            ceiling: "open files of the executor",
+            limit: 20_000,
+            reserved: 9_529,
+            each: 1,
+            sandboxes: 10_471,
+        }],
     }
 }
 

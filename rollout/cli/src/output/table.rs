@@ -385,9 +385,16 @@ impl Output for Table {
         };
         let rows: Vec<_> = report.checks.iter().map(row).collect();
         let mut out = grid_in(self.columns, "", &["WORKS", "WHAT", "DETAIL"], &rows);
-        let row = |c: &Capacity| vec![c.ceiling.to_owned(), count(c.limit), count(c.sandboxes)];
+        let row = |c: &Capacity| {
+            let numbers = [c.limit, c.reserved, c.each, c.sandboxes].map(count);
+            [c.ceiling.to_owned()].into_iter().chain(numbers).collect::<Vec<_>>()
+        };
         let rows: Vec<_> = report.capacity.iter().map(row).collect();
-        _ = write!(out, "\n{}", grid_in(self.columns, "", &["CEILING", ">LIMIT", ">SANDBOXES"], &rows));
+        _ = write!(
+            out,
+            "\n{}",
+            grid_in(self.columns, "", &["CEILING", ">LIMIT", ">RESERVED", ">EACH", ">SANDBOXES"], &rows)
+        );
         let verdict = if report.container() { "can" } else { "CANNOT" };
         _ = writeln!(out, "\nthis host {verdict} run sandboxes");
         out

@@ -1,0 +1,291 @@
+//! The executor's end of its keepers: starts them, and puts, borrows and drops descriptors.
+//!
+//! Calls block: they belong on a thread that may. The keeper answers at once, except to a drop,
+//! which waits for the kernel.
+
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::unix::process::CommandExt;
+use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use nix::sys::socket::{setsockopt, sockopt};
+use nix::sys::time::TimeVal;
+use sandbox_init::packet;
+use tokio::io::unix::AsyncFd;
+use tokio::sync::watch;
+
+use super::MARK;
+use super::protocol::{CONNECTIONS, DATAGRAM_MAX, Kind, QUICK, Ready, Refusal, Reply, Request};
+use crate::broker::client::{receive, shut, watched};
+use crate::broker::serve::lock;
+
+/// Keepers of one executor.
+pub(crate) const KEEPERS_MAX: u64 = 8;
+/// What a sandbox has in its keeper.
+const OF_A_SANDBOX: [Kind; 2] = [Kind::Root, Kind::Upper];
+pub(crate) const FDS_PER_SANDBOX: u64 = OF_A_SANDBOX.len() as u64;
+/// A keeper that takes longer to answer is given up.
+const ANSWER_WAIT: Duration = Duration::from_secs(30);
+
+/// Why a descriptor was not kept, or not found.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum Error {
+    #[error("the keeper refused: {0}")]
+    Refused(#[from] Refusal),
+    #[error("asking the keeper")]
+    Io(#[from] io::Error),
+    #[error("the keeper answered another question")]
+    Answer,
+    #[error("descriptors of keepers are at their limit: {used} of {limit}")]
+    Full { used: u64, limit: u64 },
+}
+
+impl From<Error> for io::Error {
+    fn from(error: Error) -> Self {
+        match error {
+            Error::Io(source) => source,
+            other => Self::other(other),
+        }
+    }
+}
+
+#[derive(Debug)]
+struct Connection {
+    socket: OwnedFd,
+    /// Held from a request to its answer.
+    turn: Mutex<()>,
+}
+
+#[derive(Debug)]
+struct Keeper {
+    connections: [Connection; CONNECTIONS],
+    next: AtomicUsize,
+    /// Descriptors promised to sandboxes.
+    promised: AtomicU64,
+    room: u64,
+}
+
+/// All keepers of an executor. They end when it is dropped.
+#[derive(Debug)]
+pub(crate) struct Keepers {
+    keepers: Vec<Keeper>,
+    /// Why one of them is gone; none while all live.
+    gone: Arc<watch::Sender<Option<String>>>,
+}
+
+impl Keepers {
+    /// Starts as many as `sandboxes` need. Blocks until they are ready. Call within a tokio runtime.
+    pub fn start(sandboxes: u64, data_lock: &OwnedFd) -> io::Result<Self> {
+        let gone = Arc::new(watch::Sender::new(None));
+        let mut keepers: Vec<Keeper> = Vec::new();
+        let needed = sandboxes.saturating_mul(FDS_PER_SANDBOX);
+        loop {
+            let room: u64 = keepers.iter().map(|keeper| keeper.room).sum();
+            if room >= needed && !keepers.is_empty() {
+                return Ok(Self { keepers, gone });
+            }
+            if keepers.len() as u64 >= KEEPERS_MAX {
+                let few = format!("{KEEPERS_MAX} keepers hold {room} descriptors, of {needed} needed");
+                return Err(io::Error::other(few));
+            }
+            let (keeper, control) = Keeper::start(data_lock)?;
+            keepers.push(keeper);
+            tokio::spawn(watch_over(control, Arc::clone(&gone)));
+        }
+    }
+
+    /// A place for the descriptors of a sandbox, in the keeper with the most room.
+    pub fn place(self: &Arc<Self>, id: &str) -> Result<Kept, Error> {
+        let mut by_room: Vec<_> = self.keepers.iter().enumerate().collect();
+        by_room.sort_by_key(|(_, keeper)| keeper.promised.load(Ordering::Relaxed));
+        for (index, keeper) in by_room {
+            let room = |promised: u64| {
+                let after = promised + FDS_PER_SANDBOX;
+                (after <= keeper.room).then_some(after)
+            };
+            if keeper.promised.fetch_update(Ordering::Relaxed, Ordering::Relaxed, room).is_ok() {
+                let (keepers, id) = (Arc::clone(self), id.to_owned());
+                return Ok(Kept { keepers, index, id, released: AtomicBool::new(false) });
+            }
+        }
+        let sum = |count: fn(&Keeper) -> u64| self.keepers.iter().map(count).sum();
+        let (used, limit) =
+            (sum(|keeper| keeper.promised.load(Ordering::Relaxed)), sum(|keeper| keeper.room));
+        Err(Error::Full { used, limit })
+    }
+
+    /// Resolves when a keeper is gone, with the reason.
+    pub fn ended(&self) -> impl Future<Output = String> + use<> {
+        let mut gone = self.gone.subscribe();
+        async move {
+            let reason = gone.wait_for(Option::is_some).await.ok().and_then(|reason| reason.clone());
+            // Without a sender there are no keepers any more, and nobody who asks.
+            reason.unwrap_or_else(|| "the keepers are gone".into())
+        }
+    }
+
+    /// Lets every keeper end, with what it holds.
+    pub fn close(&self) {
+        self.keepers.iter().for_each(Keeper::close);
+    }
+}
+
+/// Waits for the end of a keeper and says so.
+async fn watch_over(control: AsyncFd<OwnedFd>, gone: Arc<watch::Sender<Option<String>>>) {
+    let reason = match receive(&control, &mut [0; 1]).await {
+        Ok(_) => "a keeper is gone".to_owned(),
+        Err(error) => format!("watching a keeper: {error}"),
+    };
+    gone.send_if_modified(|known| {
+        let first = known.is_none();
+        known.get_or_insert(reason);
+        first
+    });
+}
+
+impl Keeper {
+    fn start(data_lock: &OwnedFd) -> io::Result<(Self, AsyncFd<OwnedFd>)> {
+        let (control, theirs) = packet::pair()?;
+        let mut process = Command::new("/proc/self/exe")
+            .arg0(MARK)
+            .env_clear()
+            .current_dir("/")
+            .stdin(Stdio::from(theirs))
+            .stdout(Stdio::null())
+            // Ctrl-C at a terminal is for the executor.
+            .process_group(0)
+            .spawn()?;
+        let reaper = std::thread::Builder::new().name("keeper-reaper".into());
+        reaper.spawn(move || match process.wait() {
+            Ok(status) if status.success() => tracing::debug!("keeper ended"),
+            Ok(status) => tracing::error!(%status, "keeper ended badly"),
+            Err(error) => tracing::error!(%error, "waiting for a keeper"),
+        })?;
+        let mut ours = Vec::with_capacity(CONNECTIONS);
+        let mut ends = Vec::with_capacity(CONNECTIONS);
+        for _ in 0..CONNECTIONS {
+            let (our, their) = packet::pair()?;
+            let wait = TimeVal::new(i64::try_from(ANSWER_WAIT.as_secs()).unwrap_or(i64::MAX), 0);
+            setsockopt(&our, sockopt::ReceiveTimeout, &wait)?;
+            setsockopt(&our, sockopt::SendTimeout, &wait)?;
+            ours.push(Connection { socket: our, turn: Mutex::default() });
+            ends.push(their);
+        }
+        let fds: Vec<_> = [data_lock].into_iter().chain(&ends).map(AsRawFd::as_raw_fd).collect();
+        packet::send(control.as_fd(), b"hello", &fds, 0)?;
+        let mut buffer = [0; DATAGRAM_MAX];
+        let (len, _) = packet::receive(control.as_fd(), &mut buffer, 0)?.ok_or_else(|| {
+            io::Error::other("a keeper ended before it was ready; its standard error says why")
+        })?;
+        let Ready { room } = serde_json::from_slice(&buffer[..len])?;
+        let connections =
+            ours.try_into().map_err(|_| io::Error::other("another number of connections was made"))?;
+        let keeper = Self { connections, next: AtomicUsize::new(0), promised: AtomicU64::new(0), room };
+        Ok((keeper, watched(control)?))
+    }
+
+    /// One request and its answer. Whoever breaks the order of a connection ends the keeper: what
+    /// came next on it would answer another question.
+    fn ask(&self, request: &Request, fds: &[OwnedFd]) -> Result<(Reply, Vec<OwnedFd>), Error> {
+        let bytes = serde_json::to_vec(request).map_err(io::Error::from)?;
+        let among = match request {
+            Request::Drop { .. } => &self.connections[QUICK..],
+            _ => &self.connections[..QUICK],
+        };
+        // One that is free, else the next in turn.
+        let turn = self.next.fetch_add(1, Ordering::Relaxed) % among.len();
+        let free = among.iter().find_map(|connection| Some((connection, connection.turn.try_lock().ok()?)));
+        let (connection, _turn) = free.unwrap_or_else(|| (&among[turn], lock(&among[turn].turn)));
+        let socket = connection.socket.as_fd();
+        let given: Vec<_> = fds.iter().map(AsRawFd::as_raw_fd).collect();
+        let mut buffer = [0; DATAGRAM_MAX];
+        let answered = packet::send(socket, &bytes, &given, 0)
+            .and_then(|()| packet::receive(socket, &mut buffer, 0))
+            .and_then(|answered| answered.ok_or_else(|| io::ErrorKind::BrokenPipe.into()))
+            .and_then(|(len, fds)| Ok((serde_json::from_slice(&buffer[..len])?, fds)));
+        answered.map_err(|error| {
+            self.close();
+            Error::Io(error)
+        })
+    }
+
+    /// Whoever waits for an answer is woken by this.
+    fn close(&self) {
+        self.connections.iter().for_each(|connection| shut(&connection.socket));
+    }
+
+    fn release(&self, id: String) -> Result<(), Error> {
+        match self.ask(&Request::Drop { id }, &[])?.0 {
+            Reply::Dropped => {
+                self.promised.fetch_sub(FDS_PER_SANDBOX, Ordering::Relaxed);
+                Ok(())
+            }
+            Reply::Refused(refusal) => Err(refusal.into()),
+            _ => Err(Error::Answer),
+        }
+    }
+}
+
+/// The descriptors of one sandbox in a keeper. Dropped, they are closed in the background.
+#[derive(Debug)]
+pub(crate) struct Kept {
+    keepers: Arc<Keepers>,
+    index: usize,
+    id: String,
+    released: AtomicBool,
+}
+
+impl Kept {
+    fn keeper(&self) -> &Keeper {
+        &self.keepers.keepers[self.index]
+    }
+
+    /// Hands over descriptors; all of them are kept, or none. Blocks.
+    pub fn put(&self, kinds: &[Kind], fds: &[OwnedFd]) -> Result<(), Error> {
+        let request = Request::Put { id: self.id.clone(), kinds: kinds.to_vec() };
+        match self.keeper().ask(&request, fds)?.0 {
+            Reply::Kept => Ok(()),
+            Reply::Refused(refusal) => Err(refusal.into()),
+            _ => Err(Error::Answer),
+        }
+    }
+
+    /// A copy of a descriptor. Blocks.
+    pub fn get(&self, kind: Kind) -> Result<OwnedFd, Error> {
+        let (reply, fds) = self.keeper().ask(&Request::Get { id: self.id.clone(), kind }, &[])?;
+        match reply {
+            Reply::Lent => fds.into_iter().next().ok_or(Error::Answer),
+            Reply::Refused(refusal) => Err(refusal.into()),
+            _ => Err(Error::Answer),
+        }
+    }
+
+    /// Closes what the keeper holds; the kernel takes down the mounts. Blocks until that is done.
+    pub fn release(&self) -> Result<(), Error> {
+        if self.released.swap(true, Ordering::Relaxed) {
+            return Ok(());
+        }
+        self.keeper().release(self.id.clone())
+    }
+}
+
+impl Drop for Kept {
+    fn drop(&mut self) {
+        if *self.released.get_mut() {
+            return;
+        }
+        let (keepers, index, id) = (Arc::clone(&self.keepers), self.index, std::mem::take(&mut self.id));
+        let release = move || {
+            if let Err(error) = keepers.keepers[index].release(id) {
+                tracing::debug!(%error, "the descriptors of a sandbox went with their keeper");
+            }
+        };
+        match tokio::runtime::Handle::try_current() {
+            Ok(runtime) => drop(runtime.spawn_blocking(release)),
+            Err(_) => release(),
+        }
+    }
+}

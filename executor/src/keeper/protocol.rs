@@ -1,0 +1,78 @@
+//! What the executor and a keeper say to each other: one JSON datagram each way, with descriptors.
+//! Both are the same build of the same program, so the encoding is no contract.
+//!
+//! A connection has one request on its way at a time. Connections are many, so that what is slow
+//! (the kernel takes down a mount with its last descriptor) holds up nothing else.
+
+use sandbox_init::packet::FDS_MAX;
+use serde::{Deserialize, Serialize};
+
+/// The largest datagram in either direction, in bytes.
+pub const DATAGRAM_MAX: usize = 1024;
+/// Connections on which descriptors are put and borrowed.
+pub const QUICK: usize = 2;
+/// Connections on which they are dropped.
+pub const SLOW: usize = 4;
+/// The hello carries the lock and the keeper's end of every connection.
+pub const CONNECTIONS: usize = QUICK + SLOW;
+
+const _: () = assert!(CONNECTIONS < FDS_MAX);
+
+/// Descriptors of its own, and those that are on their way.
+pub const RESERVED: u64 = 64;
+
+/// What a descriptor of a sandbox is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Kind {
+    /// A mount of the writable tree alone, without what lies over it in the sandbox.
+    Root,
+    /// The raw writable tree, which has only what was changed.
+    Upper,
+}
+
+/// The keeper's word that it serves.
+#[derive(Debug, Clone, Copy, Serialize, Deserialize)]
+pub struct Ready {
+    /// Descriptors it can hold.
+    pub room: u64,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+pub enum Request {
+    /// With one descriptor of each kind, in order. All of them are taken, or none.
+    Put {
+        id: String,
+        kinds: Vec<Kind>,
+    },
+    Get {
+        id: String,
+        kind: Kind,
+    },
+    /// Everything of a sandbox. One that is not there is no error.
+    Drop {
+        id: String,
+    },
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+pub enum Reply {
+    Kept,
+    /// With the descriptor.
+    Lent,
+    /// Closed: no mount is held any more.
+    Dropped,
+    Refused(Refusal),
+}
+
+/// Why a keeper did not do what it was asked.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error, Serialize, Deserialize)]
+pub enum Refusal {
+    #[error("it holds no {kind:?} of {id}")]
+    Unknown { id: String, kind: Kind },
+    #[error("it holds a {kind:?} of {id} already")]
+    Taken { id: String, kind: Kind },
+    #[error("descriptors of the keeper are at their limit: {used} of {limit}")]
+    Full { used: u64, limit: u64 },
+    #[error("{kinds} kinds came with {fds} descriptors")]
+    Malformed { kinds: usize, fds: usize },
+}
