@@ -55,6 +55,8 @@ pub(crate) struct Parts {
     /// The same with what the book counts, for the heartbeats.
     pub vitals: watch::Sender<Vitals>,
     pub incarnation: watch::Sender<IncarnationId>,
+    /// Where the sandboxes of sessions are driven.
+    pub sandboxes_url: String,
 }
 
 pub(crate) struct Agent {
@@ -428,6 +430,7 @@ impl Agent {
             }),
             held: self.held(),
             version: env!("CARGO_PKG_VERSION").to_owned(),
+            sandboxes_url: self.parts.sandboxes_url.clone(),
         };
         // The link may have gone meanwhile; it asks again.
         let _gone = reply.send(Opening { incarnation, hello });

@@ -91,6 +91,7 @@ pub fn serve(config: Config, backend: Arc<dyn Backend>, token: CancellationToken
         measured,
         vitals,
         incarnation: incarnation_sender,
+        sandboxes_url: String::new(),
     });
     let ended = CancellationToken::new();
     let agent_token = token.clone();
