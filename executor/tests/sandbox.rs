@@ -5,6 +5,8 @@
 
 #![expect(clippy::print_stdout, clippy::print_stderr, reason = "a test binary talks to its runner")]
 
+#[path = "sandbox/driven.rs"]
+mod driven;
 #[path = "sandbox/faults.rs"]
 mod faults;
 #[path = "sandbox/lab.rs"]
@@ -36,6 +38,7 @@ fn main() {
         faults::TESTS,
         workspaces::TESTS,
         laying::TESTS,
+        driven::TESTS,
     ]
     .concat();
     let trials = tests
