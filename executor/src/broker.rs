@@ -12,6 +12,7 @@ mod child;
 pub mod client;
 mod device_tree;
 mod networks;
+mod pools;
 pub mod protocol;
 pub(crate) mod provision;
 pub(crate) mod ranges;
@@ -19,6 +20,8 @@ pub(crate) mod serve;
 mod teardown;
 
 use std::os::fd::OwnedFd;
+
+pub use pools::NETWORKS_AHEAD;
 
 /// Users and groups of a sandbox are numbered below this.
 pub const IDS_MAX: u32 = INIT_ID;

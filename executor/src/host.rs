@@ -11,6 +11,7 @@ pub mod landlock;
 pub mod loop_disk;
 pub mod mounts;
 pub mod netns;
+pub mod netns_ledger;
 pub mod open;
 pub mod seccomp;
 

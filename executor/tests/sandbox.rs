@@ -15,6 +15,8 @@ mod life;
 mod limits;
 #[path = "sandbox/paths.rs"]
 mod paths;
+#[path = "sandbox/pools.rs"]
+mod pools;
 #[path = "sandbox/walls.rs"]
 mod walls;
 #[path = "sandbox/workspaces.rs"]
@@ -26,8 +28,16 @@ fn main() {
     executor::broker::run_if_asked();
     faults::be_the_victim_if_asked();
     let root = nix::unistd::geteuid().is_root();
-    let tests =
-        [life::TESTS, walls::TESTS, limits::TESTS, paths::TESTS, faults::TESTS, workspaces::TESTS].concat();
+    let tests = [
+        life::TESTS,
+        walls::TESTS,
+        limits::TESTS,
+        paths::TESTS,
+        faults::TESTS,
+        workspaces::TESTS,
+        pools::TESTS,
+    ]
+    .concat();
     let trials = tests
         .into_iter()
         .map(|(name, test)| {

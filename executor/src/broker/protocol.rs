@@ -31,7 +31,11 @@ pub struct Request {
 #[derive(Debug, Serialize, Deserialize)]
 pub enum Action {
     Create(Create),
-    Destroy { id: String },
+    Destroy {
+        id: String,
+    },
+    /// How much is made ahead.
+    Levels,
 }
 
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -68,6 +72,28 @@ pub enum Outcome {
     Destroyed {
         left: Vec<String>,
     },
+    Levels(Levels),
+}
+
+/// What is made ahead of creations.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct Levels {
+    /// Network namespaces ready.
+    pub networks: u32,
+    /// Network namespaces of ended sandboxes that waited for the kernel when last looked at.
+    pub networks_pending: u32,
+    /// Memory groups ready.
+    pub groups: u32,
+    /// Disks ready, of all sizes.
+    pub disks: u32,
+    /// Memory groups that went back among the ready ones after a sandbox, since the start.
+    pub groups_handed_on: u64,
+    /// Memory groups that did not, since what was left in them did not go.
+    pub groups_given_up: u64,
+    /// Pieces of any kind begun since the start.
+    pub begun: u64,
+    /// Nothing is short, and nothing is on its way back.
+    pub is_full: bool,
 }
 
 #[derive(Debug, Clone, Copy, Serialize, Deserialize)]

@@ -31,8 +31,8 @@ use super::{
     Pack, PackError, Process, Sandbox, SandboxSpec, Spawn, SpawnError, Stats, packing,
 };
 use crate::broker::client::Client;
-pub use crate::broker::protocol::Step;
 use crate::broker::protocol::{Action, Create, Hello, LOWERS_MAX, Outcome, Problem};
+pub use crate::broker::protocol::{Levels, Step};
 use crate::broker::ranges::RANGES_MAX;
 use crate::broker::serve::lock;
 use crate::census;
@@ -77,7 +77,7 @@ pub enum Error {
     #[error("removing what a previous life left")]
     Census(#[from] census::Error),
     #[error("a previous life left what will not go: {0}")]
-    Left(census::Census),
+    Left(Box<census::Census>),
     #[error("this host's cgroups cannot hold sandboxes")]
     Layout(#[from] crate::host::cgroup::LayoutError),
     #[error("opening the cgroup parents")]
@@ -131,7 +131,7 @@ impl Container {
             tracing::info!(%found, "removed what a previous life left");
         }
         if !left.is_empty() {
-            return Err(Error::Left(left));
+            return Err(Error::Left(Box::new(left)));
         }
         for dir in [census::disks_dir(&data_dir), data_dir.join("images")] {
             private_dir::make(&dir).map_err(at("making", &dir))?;
@@ -172,6 +172,17 @@ impl Container {
     #[doc(hidden)]
     pub fn fail_next_after(&self, step: Step) {
         *lock(&self.fail_next) = Some(step);
+    }
+
+    /// How much is made ahead of creations.
+    ///
+    /// # Errors
+    /// The broker is gone.
+    pub async fn levels(&self) -> io::Result<Levels> {
+        match self.shared.client.request(Action::Levels).await? {
+            (Outcome::Levels(levels), _) => Ok(levels),
+            (outcome, _) => Err(io::Error::other(format!("the broker answered {outcome:?}"))),
+        }
     }
 
     /// The broker's end, if it ended.
@@ -350,7 +361,7 @@ impl Backend for Container {
                 }
                 return Err(refusal(&spec, failure.step, failure.problem));
             }
-            Outcome::Destroyed { .. } => {
+            Outcome::Destroyed { .. } | Outcome::Levels(_) => {
                 return Err(failed("asking the broker")(io::Error::other("it answered another question")));
             }
         };
