@@ -6,6 +6,7 @@
 
 pub mod disks;
 pub mod groups;
+mod rate;
 
 use std::io::Write;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
@@ -14,6 +15,7 @@ use std::time::{Duration, Instant};
 
 use self::disks::{Disk, Disks};
 use self::groups::{Groups, Returned};
+use self::rate::Rate;
 use super::networks::{Maker, Network};
 use super::protocol::Levels;
 use super::serve::{Broker, lock};
@@ -51,6 +53,7 @@ struct State {
     disks: Disks,
     /// Pieces begun.
     begun: u64,
+    rate: Rate,
 }
 
 /// One thing to do, of which the pool may be short.
@@ -72,16 +75,27 @@ pub struct Creating<'a>(&'a Pools);
 
 impl Drop for Creating<'_> {
     fn drop(&mut self) {
-        self.0.lock().creating -= 1;
+        let mut state = self.0.lock();
+        state.creating -= 1;
+        state.look(Instant::now());
+        drop(state);
         self.0.changed.notify_all();
     }
 }
 
+impl Creating<'_> {
+    /// It was a success.
+    pub fn done(&self) {
+        self.0.lock().rate.created(Instant::now());
+    }
+}
+
 impl Pools {
-    pub fn new(maker: Maker, groups: Groups) -> Self {
+    /// `ahead`: if not, nothing is ever made ahead or handed on.
+    pub fn new(maker: Maker, groups: Groups, ahead: bool) -> Self {
         let state = State {
             creating: 0,
-            ending: false,
+            ending: !ahead,
             networks: Vec::with_capacity(NETWORKS_AHEAD),
             networks_not_before: None,
             networks_made: 0,
@@ -89,6 +103,7 @@ impl Pools {
             groups,
             disks: Disks::default(),
             begun: 0,
+            rate: Rate::default(),
         };
         Self { state: Mutex::new(state), changed: Condvar::new(), maker }
     }
@@ -99,7 +114,9 @@ impl Pools {
 
     /// Nothing is made ahead while this lives.
     pub fn creating(&self) -> Creating<'_> {
-        self.lock().creating += 1;
+        let mut state = self.lock();
+        state.creating += 1;
+        state.look(Instant::now());
         Creating(self)
     }
 
@@ -136,13 +153,13 @@ impl Pools {
             networks: count(state.networks.len()),
             networks_pending: count(state.networks_pending),
             groups: count(state.groups.ready.len()),
+            hands_on_groups: state.groups.fresh.is_some(),
             disks: count(state.disks.ahead.len()),
             groups_handed_on: state.groups.handed_on,
             groups_given_up: state.groups.given_up,
             begun: state.begun,
-            is_full: state.networks.len() >= NETWORKS_AHEAD
-                && state.groups.is_full()
-                && state.disks.is_full(),
+            creations_per_s_milli: state.rate.per_s_milli(),
+            is_full: state.is_full(),
         }
     }
 
@@ -169,6 +186,7 @@ impl Pools {
                 return None;
             }
             let now = Instant::now();
+            state.look(now);
             let mut pause = state.due_in(now);
             if state.creating == 0 && pause == Some(Duration::ZERO) {
                 // Between two creations of a burst none is in flight, and the next one waits here.
@@ -264,6 +282,16 @@ impl Pools {
 }
 
 impl State {
+    fn is_full(&self) -> bool {
+        self.networks.len() >= NETWORKS_AHEAD && self.groups.is_full() && self.disks.is_full()
+    }
+
+    /// Files the time since the last change of what goes on.
+    fn look(&mut self, now: Instant) {
+        let busy = self.creating > 0 || (!self.is_full() && !self.ending);
+        self.rate.is_busy(busy, now);
+    }
+
     /// In how long a piece may be begun; none if nothing is short.
     fn due_in(&self, now: Instant) -> Option<Duration> {
         let network = (self.networks.len() < NETWORKS_AHEAD).then(|| self.networks_not_before.unwrap_or(now));

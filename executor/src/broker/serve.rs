@@ -160,7 +160,7 @@ impl Broker {
             filter: seccomp::program(),
             landlock_abi: hello.landlock_abi,
             data_dir: hello.data_dir,
-            pools: Pools::new(maker, groups),
+            pools: Pools::new(maker, groups, hello.ahead),
             names: Mutex::default(),
             records: Mutex::default(),
             socket,
@@ -185,9 +185,12 @@ impl Broker {
             let Ok(request) = serde_json::from_slice::<Request>(&buffer[..len]) else { return };
             let (outcome, scaffold) = match request.action {
                 Action::Create(create) => {
-                    let _creating = self.pools.creating();
+                    let creating = self.pools.creating();
                     match provision::create(self, networks, &create) {
-                        Ok((created, scaffold)) => (Outcome::Created(created), scaffold),
+                        Ok((created, scaffold)) => {
+                            creating.done();
+                            (Outcome::Created(created), scaffold)
+                        }
                         Err(failure) => (Outcome::Failed(failure), Scaffold::default()),
                     }
                 }

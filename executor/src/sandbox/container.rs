@@ -1,5 +1,5 @@
 //! The `container` backend: sandboxes out of namespaces, cgroups, an overlay and a static init,
-//! made by the [broker](crate::broker). Every creation is cold.
+//! made by the [broker](crate::broker) out of pieces it made ahead, as far as those reach.
 //!
 //! ```text
 //! executor ──socket──> broker ──clone3──> child ──execveat──> init (PID 1) ──fork──> processes
@@ -27,8 +27,8 @@ use super::files::{self, Owner};
 use super::image::{Image, Images};
 use super::users::User;
 use super::{
-    Backend, Ceilings, CreateError, DestroyError, Exit, FileError, FileSource, Listing, Mounted, OciBase,
-    Pack, PackError, Process, Sandbox, SandboxSpec, Spawn, SpawnError, Stats, packing,
+    Backend, Ceilings, CreateError, CreationCredit, DestroyError, Exit, FileError, FileSource, Listing,
+    Mounted, OciBase, Pack, PackError, Process, Sandbox, SandboxSpec, Spawn, SpawnError, Stats, packing,
 };
 use crate::broker::client::Client;
 use crate::broker::protocol::{Action, Create, Hello, LOWERS_MAX, Outcome, Problem};
@@ -56,6 +56,8 @@ const TASKS_PER_SANDBOX: u64 = 2;
 /// The smallest limit of memory and of disk. A tmpfs takes a size of 0 for no limit at all, and
 /// init needs a little itself.
 const SIZE_LIMIT_MIN: Bytes = Bytes(1 << 20);
+/// How often the broker is asked how much is ready.
+const LEVELS_EVERY: Duration = Duration::from_secs(1);
 /// Of the free bytes of the data directory, the part that loop disks may promise together.
 const DISK_SHARE_PERCENT: u64 = 90;
 
@@ -96,6 +98,7 @@ pub struct Container {
     ceiling: u32,
     disk_limit_max: Bytes,
     fail_next: Mutex<Option<Step>>,
+    credit: watch::Receiver<CreationCredit>,
 }
 
 #[derive(Debug)]
@@ -116,6 +119,16 @@ impl Container {
     /// (it may wait for the broker of the previous life); call it within a tokio runtime, before
     /// serving.
     pub fn start(config: &ContainerConfig) -> Result<Self, Error> {
+        Self::start_with(config, true)
+    }
+
+    /// The same with nothing made ahead of creations. For benches of a cold creation.
+    #[doc(hidden)]
+    pub fn start_cold(config: &ContainerConfig) -> Result<Self, Error> {
+        Self::start_with(config, false)
+    }
+
+    fn start_with(config: &ContainerConfig, ahead: bool) -> Result<Self, Error> {
         if !nix::unistd::geteuid().is_root() {
             return Err(Error::NotRoot);
         }
@@ -148,8 +161,9 @@ impl Container {
             tracing::warn!(reason, "no Landlock: seccomp and capabilities are the only walls of sandboxes");
         }
         let landlock_abi = landlock_abi.ok();
-        let hello = Hello { data_dir: data_dir.clone(), instance, landlock_abi };
+        let hello = Hello { data_dir: data_dir.clone(), instance, landlock_abi, ahead };
         let client = Client::start(&hello, &lock).map_err(|source| Error::Broker { source })?;
+        let credit = watch_credit(&client);
         let disk_limit_max = disk_budget(&data_dir).map_err(at("measuring", &data_dir))?;
         let shared = Shared {
             client,
@@ -165,6 +179,7 @@ impl Container {
             ceiling: sandbox_ceiling(),
             disk_limit_max,
             fail_next: Mutex::new(None),
+            credit,
         })
     }
 
@@ -195,6 +210,25 @@ impl Drop for Container {
     fn drop(&mut self) {
         self.shared.client.close();
     }
+}
+
+/// Asks the broker how much is ready, now and then, until it is gone.
+fn watch_credit(client: &Arc<Client>) -> watch::Receiver<CreationCredit> {
+    let (sender, credit) = watch::channel(CreationCredit::default());
+    let client = Arc::downgrade(client);
+    tokio::spawn(async move {
+        while let Some(client) = client.upgrade() {
+            let Ok((Outcome::Levels(levels), _)) = client.request(Action::Levels).await else { return };
+            drop(client);
+            let burst =
+                if levels.hands_on_groups { levels.networks.min(levels.groups) } else { levels.networks };
+            if sender.send(CreationCredit { burst, per_s_milli: levels.creations_per_s_milli }).is_err() {
+                return;
+            }
+            tokio::time::sleep(LEVELS_EVERY).await;
+        }
+    });
+    credit
 }
 
 fn take_lock(data_dir: &std::path::Path) -> Result<OwnedFd, Error> {
@@ -386,6 +420,10 @@ impl Backend for Container {
 
     async fn image_digest(&self, image: &str) -> Result<String, CreateError> {
         Ok(self.image(image).await?.digest.clone())
+    }
+
+    fn creation_credit(&self) -> CreationCredit {
+        *self.credit.borrow()
     }
 
     async fn ended(&self) -> String {

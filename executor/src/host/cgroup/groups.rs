@@ -19,6 +19,9 @@ pub const CHARGED_MAX: u64 = 64 << 10;
 /// up: they are the shared trees' of the node, and emptying it would drop them for every sandbox.
 pub const CACHE_MAX: u64 = 1 << 20;
 
+/// What `memory.stat` may be behind by, in bytes: a batch of 64 pages on each of a few CPUs.
+const STAT_LAG_MAX: u64 = 1 << 20;
+
 /// Files that say how a group is set. Nothing in a sandbox can write them.
 const SETTINGS: [&str; 9] = [
     "memory.soft_limit_in_bytes",
@@ -112,7 +115,7 @@ impl Tree {
         if of("cache").saturating_sub(of("shmem")) > CACHE_MAX {
             return Ok(Reset::Unfit("its pages are of files that others use"));
         }
-        if of("rss") > 0 || of("shmem") > 0 {
+        if of("rss").saturating_add(of("shmem")) > STAT_LAG_MAX {
             return Ok(Reset::Busy);
         }
         // The kernel takes the limit only if no more is charged than that, what the CPUs keep at
