@@ -1,5 +1,6 @@
 //! `cargo run --release -p benches -- NAME [ARGS]`. Format and rules: docs/promises.md.
 
+mod burst;
 mod checkpoint;
 mod create;
 mod report;
@@ -7,7 +8,7 @@ mod rollout;
 
 use anyhow::{Result, bail};
 
-const NAMES: &[&str] = &["checkpoint", "create", "rollout"];
+const NAMES: &[&str] = &["burst", "checkpoint", "create", "rollout"];
 
 fn main() -> Result<()> {
     // The broker is this executable started again; that comes before anything else.
@@ -16,6 +17,7 @@ fn main() -> Result<()> {
     let name = args.next();
     let rest: Vec<String> = args.collect();
     match name.as_deref() {
+        Some("burst") => burst::main(&rest),
         Some("checkpoint") => checkpoint::main(&rest),
         Some("create") => create::main(&rest),
         Some("rollout") => rollout::main(&rest),
