@@ -1,6 +1,8 @@
 //! Bench `create`: make a sandbox with every wall, run one static binary in it, tear it down.
-//! Case `cold` (nothing pooled), beside the kernel's floor, `bwrap --unshare-all` and `runc run`,
-//! in turn within one run.
+//! Case `cold` (nothing made ahead) and case `pooled` (what is made ahead is as full at the end of a
+//! round as at its start, and is made within it), each over a writable layer in memory (`upper`
+//! tmpfs) and on a disk in a file (loop), beside the kernel's floor, `bwrap --unshare-all` and `runc
+//! run`, in turn within one run.
 //!
 //! `create [--rounds N] [--ops N]`: rounds (default 5), operations a round (default 200; a tenth
 //! for the peers that start processes of their own).
@@ -10,17 +12,21 @@ pub mod floor;
 mod peers;
 
 use std::path::Path;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
-use executor::sandbox::container::{Container, ContainerConfig};
+use executor::sandbox::container::{Container, ContainerConfig, Levels};
 use executor::sandbox::{Backend, Exit, SandboxSpec, Spawn};
 use rollout::quantity::Limit;
 use rollout::{Bytes, MilliCpu};
 
-use crate::report::{Round, comparison, measurement, round, skipped};
+use serde_json::{Value, json};
+
+use crate::report::{Round, comparison_at, cpu_time, measurement, measurement_at, round, skipped};
 
 const BENCH: &str = "create";
-const CASE: &str = "cold";
+/// A hang guard.
+const FULL_WAIT: Duration = Duration::from_secs(120);
 const WARM_UP_OPS: usize = 20;
 
 pub fn main(args: &[String]) -> Result<()> {
@@ -39,25 +45,51 @@ pub fn main(args: &[String]) -> Result<()> {
     let floor = floor::Floor::new(&rootfs, &dir.path().join("floor"))?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let entered = runtime.enter();
-    let container = Container::start(&ContainerConfig { data_dir: dir.path().join("yard") })?;
+    let cold = Container::start_cold(&ContainerConfig { data_dir: dir.path().join("cold") })?;
+    let pooled = Container::start(&ContainerConfig { data_dir: dir.path().join("pooled") })?;
     let runc = peers::Runc::new(dir.path(), &rootfs)?;
     let bwrap = peers::Bwrap::new(&rootfs);
-    if runc.is_none() {
-        skipped(BENCH, CASE, "runc", "not installed");
-    }
-    if bwrap.is_none() {
-        skipped(BENCH, CASE, "bwrap", "not installed");
+    for (peer, is_there) in [("runc", runc.is_some()), ("bwrap", bwrap.is_some())] {
+        if !is_there {
+            skipped(BENCH, "cold", peer, "not installed");
+        }
     }
 
+    // Formatting a disk takes longer than all else, as the start of a peer does.
     let few = (ops / 10).max(10);
-    let mut ours: Vec<Round> = Vec::new();
+    let mut ours: Vec<Subject> = Vec::new();
+    for (upper, disk, ops) in [("tmpfs", 64 << 20, ops), ("loop", 300 << 20, few)] {
+        ours.push(Subject {
+            case: "cold",
+            upper,
+            disk,
+            ops,
+            container: &cold,
+            rounds: vec![],
+            levels: vec![],
+        });
+        ours.push(Subject {
+            case: "pooled",
+            upper,
+            disk,
+            ops,
+            container: &pooled,
+            rounds: vec![],
+            levels: vec![],
+        });
+    }
     let mut to: [(&str, Vec<Round>); 3] = [("floor", vec![]), ("bwrap", vec![]), ("runc", vec![])];
-    let rollyard = |n: usize| runtime.block_on(once(&container, &rootfs, n));
-    round(WARM_UP_OPS, rollyard)?;
+    for subject in &ours {
+        round(WARM_UP_OPS.min(subject.ops), |n| {
+            runtime.block_on(once(subject.container, &rootfs, subject.disk, n))
+        })?;
+    }
     round(WARM_UP_OPS, |n| floor.run(n))?;
     for r in 0..rounds {
         let base = (r + 1) * 1_000_000;
-        ours.push(round(ops, |n| rollyard(base + n))?);
+        for subject in &mut ours {
+            subject.round(&runtime, &rootfs, base)?;
+        }
         to[0].1.push(round(ops, |n| floor.run(base + n))?);
         if let Some(bwrap) = &bwrap {
             to[1].1.push(round(few, |_| bwrap.run())?);
@@ -66,26 +98,86 @@ pub fn main(args: &[String]) -> Result<()> {
             to[2].1.push(round(few, |n| runc.run(base + n))?);
         }
     }
-    drop(container);
-    drop(entered);
-
-    measurement(BENCH, CASE, "rollyard", &ours);
     for (subject, rounds) in to.iter().filter(|(_, rounds)| !rounds.is_empty()) {
-        measurement(BENCH, CASE, subject, rounds);
-        comparison(BENCH, CASE, ("rollyard", &ours), (subject, rounds));
+        measurement(BENCH, "cold", subject, rounds);
     }
+    for subject in &ours {
+        let upper = [("upper", json!(subject.upper))];
+        let mut fields = upper.to_vec();
+        if subject.case == "pooled" {
+            fields.push(("levels", json!(subject.levels)));
+        }
+        measurement_at(BENCH, subject.case, "rollyard", &fields, &subject.rounds);
+        for (peer, rounds) in to.iter().filter(|(_, rounds)| !rounds.is_empty()) {
+            comparison_at(BENCH, subject.case, &upper, ("rollyard", &subject.rounds), (peer, rounds));
+        }
+    }
+    drop((cold, pooled));
+    drop(entered);
     Ok(())
 }
 
+/// One way of ours to create, and how it did.
+struct Subject<'a> {
+    case: &'static str,
+    upper: &'static str,
+    disk: u64,
+    ops: usize,
+    container: &'a Container,
+    rounds: Vec<Round>,
+    /// What was ready before each round, after its last operation, and at its end.
+    levels: Vec<Value>,
+}
+
+impl Subject<'_> {
+    fn round(&mut self, runtime: &tokio::runtime::Runtime, rootfs: &Path, base: usize) -> Result<()> {
+        let (disk, container) = (self.disk, self.container);
+        let mut operation = |n: usize| runtime.block_on(once(container, rootfs, disk, base + n));
+        if self.case == "cold" {
+            self.rounds.push(round(self.ops, operation)?);
+            return Ok(());
+        }
+        let start = runtime.block_on(full(container))?;
+        let (cpu, begun) = (cpu_time(), Instant::now());
+        let mut done = round(self.ops, &mut operation)?;
+        let low = runtime.block_on(container.levels())?;
+        // What it took is made again within the time that counts.
+        let end = runtime.block_on(full(container))?;
+        done.wall = begun.elapsed();
+        done.cpu = cpu_time().saturating_sub(cpu);
+        self.rounds.push(done);
+        let counts = |l: Levels| json!({"networks": l.networks, "groups": l.groups, "disks": l.disks});
+        self.levels.push(json!({"start": counts(start), "low": counts(low), "end": counts(end)}));
+        ensure!(
+            end.networks >= start.networks && end.disks >= start.disks,
+            "the pools end less full than they began: {start:?}, {end:?}"
+        );
+        Ok(())
+    }
+}
+
+/// Waits until everything that is made ahead is there.
+async fn full(container: &Container) -> Result<Levels> {
+    let begun = Instant::now();
+    loop {
+        let levels = container.levels().await?;
+        if levels.is_full {
+            return Ok(levels);
+        }
+        ensure!(begun.elapsed() < FULL_WAIT, "the pools do not fill up: {levels:?}");
+        tokio::time::sleep(Duration::from_micros(200)).await;
+    }
+}
+
 /// One operation: create, run, tear down; the exit code is the kernel's.
-async fn once(backend: &Container, rootfs: &Path, n: usize) -> Result<()> {
+pub async fn once(backend: &Container, rootfs: &Path, disk: u64, n: usize) -> Result<()> {
     let spec = SandboxSpec {
         id: format!("bench-{n}"),
         image: format!("dir:{}", rootfs.display()),
         base: None,
         image_digest: None,
         layers: Vec::new(),
-        limits: Limit { cpu: MilliCpu(1000), memory: Bytes(512 << 20), disk: Bytes(64 << 20), pids: 256 },
+        limits: Limit { cpu: MilliCpu(1000), memory: Bytes(512 << 20), disk: Bytes(disk), pids: 256 },
         user: "0".to_owned(),
         workdir: "/workspace".to_owned(),
     };

@@ -1,5 +1,6 @@
 //! `cargo run --release -p benches -- NAME [ARGS]`. Format and rules: docs/promises.md.
 
+mod burst;
 mod checkpoint;
 mod create;
 mod density;
@@ -8,7 +9,7 @@ mod rollout;
 
 use anyhow::{Result, bail};
 
-const NAMES: &[&str] = &["checkpoint", "create", "density", "rollout"];
+const NAMES: &[&str] = &["burst", "checkpoint", "create", "density", "rollout"];
 
 fn main() -> Result<()> {
     // The broker is this executable started again; that comes before anything else.
@@ -17,6 +18,7 @@ fn main() -> Result<()> {
     let name = args.next();
     let rest: Vec<String> = args.collect();
     match name.as_deref() {
+        Some("burst") => burst::main(&rest),
         Some("checkpoint") => checkpoint::main(&rest),
         Some("create") => create::main(&rest),
         Some("density") => density::main(&rest),

@@ -44,6 +44,11 @@ fn line(value: &Value) {
 
 /// One line for a subject over all its rounds.
 pub fn measurement(bench: &str, case: &str, subject: &str, rounds: &[Round]) {
+    measurement_at(bench, case, subject, &[], rounds);
+}
+
+/// The same with further fields.
+pub fn measurement_at(bench: &str, case: &str, subject: &str, fields: &[(&str, Value)], rounds: &[Round]) {
     let mut all: Vec<Duration> = rounds.iter().flat_map(|r| r.latencies.iter().copied()).collect();
     all.sort_unstable();
     let at = |q: f64| {
@@ -69,11 +74,29 @@ pub fn measurement(bench: &str, case: &str, subject: &str, rounds: &[Round]) {
         cpu_us_per_op: cpu.as_secs_f64() * 1e6 / all.len() as f64,
         load1: load1(),
     };
-    line(&json!(measurement));
+    line(&with(json!(measurement), fields));
+}
+
+fn with(mut object: Value, at: &[(&str, Value)]) -> Value {
+    for (key, at) in at {
+        object[*key] = at.clone();
+    }
+    object
 }
 
 /// `ratio > 1` means `of` is better. Median over rounds measured alternately in this run.
 pub fn comparison(bench: &str, case: &str, of: (&str, &[Round]), to: (&str, &[Round])) {
+    comparison_at(bench, case, &[], of, to);
+}
+
+/// The same with further fields.
+pub fn comparison_at(
+    bench: &str,
+    case: &str,
+    at: &[(&str, Value)],
+    of: (&str, &[Round]),
+    to: (&str, &[Round]),
+) {
     let median = |mut ratios: Vec<f64>| {
         ratios.sort_by(f64::total_cmp);
         ratios[ratios.len() / 2]
@@ -82,9 +105,9 @@ pub fn comparison(bench: &str, case: &str, of: (&str, &[Round]), to: (&str, &[Ro
     let rate = median(pairs().map(|(a, b)| a.rate() / b.rate()).collect());
     let cpu = median(pairs().map(|(a, b)| b.cpu_us_per_op() / a.cpu_us_per_op()).collect());
     for (metric, ratio) in [("rate", rate), ("cpu", cpu)] {
-        line(
-            &json!({"bench": bench, "case": case, "of": of.0, "to": to.0, "metric": metric, "ratio": ratio}),
-        );
+        let object =
+            json!({"bench": bench, "case": case, "of": of.0, "to": to.0, "metric": metric, "ratio": ratio});
+        line(&with(object, at));
     }
 }
 
@@ -99,11 +122,7 @@ pub fn walls(bench: &str, case: &str, of: (&str, &[Round]), to: (&str, &[Round])
 
 /// One value, with what it was measured at.
 pub fn figure(bench: &str, case: &str, at: &[(&str, Value)], value: f64) {
-    let mut object = json!({"bench": bench, "case": case, "value": value, "load1": load1()});
-    for (key, at) in at {
-        object[*key] = at.clone();
-    }
-    line(&object);
+    line(&with(json!({"bench": bench, "case": case, "value": value, "load1": load1()}), at));
 }
 
 pub fn skipped(bench: &str, case: &str, to: &str, reason: &str) {

@@ -8,7 +8,7 @@
 
 mod harbor;
 mod runc;
-mod tree;
+pub mod tree;
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -108,7 +108,7 @@ steps:
 }
 
 /// The program, built as this bench is.
-fn built() -> Result<PathBuf> {
+pub fn built() -> Result<PathBuf> {
     let mut command = Command::new("cargo");
     command.args(["build", "--release", "--locked", "-q", "-p", "rollout-cli"]).current_dir(repository());
     ensure!(command.status().context("cargo")?.success(), "the program cannot be built");

@@ -155,6 +155,7 @@ impl Agent {
                 measured: *self.parts.measured.borrow(),
                 sandboxes: self.parts.book.sandboxes(),
                 held: self.parts.book.attempts(),
+                credit: backend.creation_credit(),
             });
             if stopping.as_mut().is_some_and(|stopping| self.has_stopped(stopping)) {
                 return stopping.map_or(Ok(()), |stopping| stopping.result);

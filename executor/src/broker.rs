@@ -12,6 +12,7 @@ mod child;
 pub mod client;
 mod device_tree;
 mod networks;
+mod pools;
 pub mod protocol;
 pub(crate) mod provision;
 pub(crate) mod ranges;
@@ -21,6 +22,7 @@ mod teardown;
 use std::os::fd::OwnedFd;
 
 use crate::keeper;
+pub use pools::NETWORKS_AHEAD;
 
 /// Users and groups of a sandbox are numbered below this.
 pub const IDS_MAX: u32 = INIT_ID;

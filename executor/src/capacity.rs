@@ -9,7 +9,7 @@ use rollout::{Bytes, MilliCpu};
 
 use crate::Error;
 use crate::config::{CapacityOverrides, Reserves};
-use crate::sandbox::Ceilings;
+use crate::sandbox::{Ceilings, CreationCredit};
 
 /// What a node offers to the packer. Fixed for an incarnation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -35,6 +35,7 @@ pub(crate) struct Vitals {
     pub sandboxes: u32,
     /// Attempts held.
     pub held: u32,
+    pub credit: CreationCredit,
 }
 
 /// The capacity of this machine: all of its cpus, the memory this process may use and the disk

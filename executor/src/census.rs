@@ -13,6 +13,7 @@ use std::time::Duration;
 use serde::Serialize;
 use sha2::{Digest, Sha256};
 
+use crate::host::cgroup::memory_groups::POOLED;
 use crate::host::cgroup::{Layout, PARENT, Tree};
 use crate::host::loop_disk;
 
@@ -33,19 +34,35 @@ pub struct Census {
     pub files: Vec<PathBuf>,
     /// Layers that were being made, or removed.
     pub staged: Vec<PathBuf>,
+    /// What is ready for sandboxes to come, and of no sandbox yet.
+    pub ahead: Ahead,
+}
+
+/// What a broker made ahead. Its network namespaces have no name, and end with it.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize)]
+pub struct Ahead {
+    pub cgroups: Vec<String>,
+    pub loops: Vec<u32>,
+    pub files: Vec<PathBuf>,
 }
 
 impl Census {
     pub fn is_empty(&self) -> bool {
         *self == Self::default()
     }
+
+    /// Whether nothing is there but what is ready for sandboxes to come: while a broker lives.
+    pub fn holds_no_sandbox(&self) -> bool {
+        *self == Self { ahead: self.ahead.clone(), ..Self::default() }
+    }
 }
 
 impl fmt::Display for Census {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { cgroups, processes, loops, files, staged } = self;
+        let Self { cgroups, processes, loops, files, staged, ahead } = self;
         write!(f, "cgroups {cgroups:?}, processes {processes:?}, loop devices {loops:?}, files {files:?}, ")?;
-        write!(f, "unfinished layers {staged:?}")
+        write!(f, "unfinished layers {staged:?}, made ahead: cgroups {:?}, ", ahead.cgroups)?;
+        write!(f, "loop devices {:?}, files {:?}", ahead.loops, ahead.files)
     }
 }
 
@@ -84,22 +101,31 @@ pub fn take(data_dir: &Path) -> Result<Census, Error> {
             let name = leaf.file_name().to_string_lossy().into_owned();
             let procs = fs::read_to_string(leaf.path().join("cgroup.procs")).unwrap_or_default();
             census.processes.extend(procs.lines().filter_map(|pid| pid.parse::<i32>().ok()));
-            census.cgroups.push(name);
+            let is_ahead = name.starts_with(POOLED);
+            (if is_ahead { &mut census.ahead.cgroups } else { &mut census.cgroups }).push(name);
         }
     }
     census.processes.sort_unstable();
     census.processes.dedup();
-    census.cgroups.sort();
-    census.cgroups.dedup();
+    for cgroups in [&mut census.cgroups, &mut census.ahead.cgroups] {
+        cgroups.sort();
+        cgroups.dedup();
+    }
     let disks = disks_dir(data_dir);
-    census.loops = loop_disk::beneath(&disks)
-        .map_err(|source| Error::Read { action: "listing loop devices", source })?
-        .into_iter()
-        .map(|(number, _)| number)
-        .collect();
+    let is_ahead = |file: &Path| {
+        file.file_name().and_then(|name| name.to_str()).is_some_and(|name| name.starts_with(POOLED))
+    };
+    let loops = loop_disk::beneath(&disks)
+        .map_err(|source| Error::Read { action: "listing loop devices", source })?;
+    for (number, file) in loops {
+        (if is_ahead(&file) { &mut census.ahead.loops } else { &mut census.loops }).push(number);
+    }
     if let Ok(entries) = fs::read_dir(&disks) {
-        census.files = entries.flatten().map(|entry| entry.path()).collect();
+        for file in entries.flatten().map(|entry| entry.path()) {
+            (if is_ahead(&file) { &mut census.ahead.files } else { &mut census.files }).push(file);
+        }
         census.files.sort();
+        census.ahead.files.sort();
     }
     if let Ok(entries) = fs::read_dir(layers_dir(data_dir).join(images::layers::STAGED_DIR)) {
         census.staged = entries.flatten().map(|entry| entry.path()).collect();
@@ -116,14 +142,14 @@ pub fn sweep(data_dir: &Path) -> Result<(Census, Census), Error> {
         let layout = Layout::discover()?;
         let tree = Tree::open(&layout, &instance(data_dir))
             .map_err(|source| Error::Read { action: "opening the cgroup parents", source })?;
-        for leaf in &found.cgroups {
+        for leaf in found.cgroups.iter().chain(&found.ahead.cgroups) {
             remove_leaf(&tree, leaf);
         }
-        for number in &found.loops {
+        for number in found.loops.iter().chain(&found.ahead.loops) {
             // A device that is still mounted somewhere goes when that mount does.
             let _ = loop_disk::clear(Path::new(&format!("/dev/loop{number}")));
         }
-        for file in &found.files {
+        for file in found.files.iter().chain(&found.ahead.files) {
             let _ = fs::remove_file(file);
         }
         for dir in &found.staged {
@@ -133,7 +159,7 @@ pub fn sweep(data_dir: &Path) -> Result<(Census, Census), Error> {
     let mut left = take(data_dir)?;
     // The kernel takes the mounts of killed processes down by and by, and a device with its last.
     let mut tries = 0;
-    while !left.loops.is_empty() && tries < loop_disk::RELEASE_TRIES_MAX {
+    while !(left.loops.is_empty() && left.ahead.loops.is_empty()) && tries < loop_disk::RELEASE_TRIES_MAX {
         tries += 1;
         std::thread::sleep(loop_disk::RELEASE_PAUSE);
         left = take(data_dir)?;

@@ -12,6 +12,7 @@ pub mod landlock;
 pub mod loop_disk;
 pub mod mounts;
 pub mod netns;
+pub mod netns_ledger;
 pub mod open;
 pub mod owner;
 pub mod seccomp;

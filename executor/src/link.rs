@@ -363,7 +363,7 @@ async fn beat(
     loop {
         ticks.tick().await;
         let Some(sequence) = heartbeats.send(boot_now()) else { return closed.cancel() };
-        let Vitals { measured, sandboxes, held } = *vitals.borrow();
+        let Vitals { measured, sandboxes, held, credit } = *vitals.borrow();
         let heartbeat = v1::Heartbeat {
             sequence,
             memory_available_bytes: measured.memory_available.0,
@@ -371,6 +371,8 @@ async fn beat(
             load_milli: measured.load_milli,
             sandboxes,
             held,
+            creation_burst: credit.burst,
+            creations_per_s_milli: credit.per_s_milli,
         };
         let report = v1::Report { kind: Some(v1::report::Kind::Heartbeat(heartbeat)) };
         if queue.send(report).await.is_err() {

@@ -37,6 +37,11 @@ pub trait Backend: Send + Sync + fmt::Debug {
     /// Sandboxes alive, and how many could be (the tightest ceiling).
     fn ceilings(&self) -> Ceilings;
 
+    /// What creations this node can take now, as measured a moment ago.
+    fn creation_credit(&self) -> CreationCredit {
+        CreationCredit::default()
+    }
+
     /// Resolves when no sandbox can be made any more, with the reason. Those that live may be
     /// gone too.
     async fn ended(&self) -> String {
@@ -49,6 +54,14 @@ pub struct Ceilings {
     pub sandboxes: u32,
     /// The largest `limit.disk` that can be enforced.
     pub disk_limit_max: Bytes,
+}
+
+/// How fast sandboxes are created: so many at once out of what is ready, and then at that rate.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct CreationCredit {
+    pub burst: u32,
+    /// Creations in 1,000 seconds; 0 before any was measured.
+    pub per_s_milli: u64,
 }
 
 #[derive(Debug, Clone)]

@@ -19,6 +19,8 @@ mod life;
 mod limits;
 #[path = "sandbox/paths.rs"]
 mod paths;
+#[path = "sandbox/pools.rs"]
+mod pools;
 #[path = "sandbox/walls.rs"]
 mod walls;
 #[path = "sandbox/workspaces.rs"]
@@ -39,6 +41,7 @@ fn main() {
         workspaces::TESTS,
         laying::TESTS,
         driven::TESTS,
+        pools::TESTS,
     ]
     .concat();
     let trials = tests

@@ -113,13 +113,15 @@ def instance(data: pathlib.Path) -> str:
 
 def census(data: pathlib.Path) -> dict[str, list[str]]:
     """What carries the mark of this data directory (or of any yard, for cgroups)."""
-    found: dict[str, list[str]] = {"cgroups": [], "loops": [], "processes": [], "mounts": []}
+    found: dict[str, list[str]] = {"cgroups": [], "ahead": [], "loops": [], "processes": [], "mounts": []}
     # Not `**`: trees below come and go while it walks.
     nodes = (path for depth in ("", "*/", "*/*/") for path in data.glob(f"{depth}sandboxes"))
     marks = {instance(sandboxes) for sandboxes in (data, *nodes)}
     for top, folders, _ in os.walk("/sys/fs/cgroup", onerror=lambda _: None):
         if pathlib.Path(top).parent.name == "rollyard" and pathlib.Path(top).name in marks:
-            found["cgroups"] += [f"{top}/{folder}" for folder in folders]
+            for folder in folders:
+                # Made ahead, for no sandbox yet: there while an executor lives.
+                found["ahead" if folder.startswith("pool.") else "cgroups"].append(f"{top}/{folder}")
     for backing in pathlib.Path("/sys/block").glob("loop*/loop/backing_file"):
         with contextlib.suppress(OSError):
             text = backing.read_text().strip()

@@ -76,6 +76,7 @@ pub fn run(name: &str, case: Case) -> Result<(), Failed> {
         let lab = Lab { dir: top, data_dir, backend, next: AtomicU32::new(0) };
         // What is made once and kept is made here.
         lab.serves().await;
+        ahead(name).await?;
         let before = Census::take(&lab.data_dir)?;
         let done = tokio::time::timeout(HANG_GUARD, case(&lab)).await;
         let done = done.map_err(|_| Failed::from(format!("{name}: it hangs")))?;
@@ -94,6 +95,18 @@ pub fn run(name: &str, case: Case) -> Result<(), Failed> {
         Ok(()) => Ok(()),
         Err(skip) => skips::judge(name, &skip),
     }
+}
+
+/// Waits until what is made ahead of sandboxes is there.
+pub async fn ahead(name: &str) -> Result<(), Failed> {
+    let deadline = Instant::now() + SETTLE;
+    while !tests::census::is_ahead_of_sandboxes() {
+        if Instant::now() > deadline {
+            return Err(Failed::from(format!("{name}: the pools do not fill up")));
+        }
+        tokio::time::sleep(SETTLE_PAUSE).await;
+    }
+    Ok(())
 }
 
 /// Waits until the census is as before.

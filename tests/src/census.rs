@@ -2,7 +2,9 @@
 //! would share the product's blind spots.
 //!
 //! Entries are counted by what they are, not by their numbers (pids, inodes), so that two censuses
-//! of the same state are equal.
+//! of the same state are equal. What is made ahead of sandboxes (named `pool.`) is left out, and with
+//! it the mount the broker holds of each disk; its network namespaces have no name: wait until the
+//! backend says that all of them are there.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -20,6 +22,11 @@ fn is_cached_layer(top: &Path, path: &Path) -> bool {
     name.is_some_and(|name| name.len() == 64 && name.bytes().all(|byte| byte.is_ascii_hexdigit()))
 }
 
+/// Made ahead, for no sandbox yet.
+fn is_ahead(path: &Path) -> bool {
+    path.file_name().and_then(std::ffi::OsStr::to_str).is_some_and(|name| name.starts_with("pool."))
+}
+
 /// Counted things, by kind.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Census(BTreeMap<&'static str, BTreeMap<String, usize>>);
@@ -30,7 +37,7 @@ impl Census {
         let mut census = Self::default();
         let leaves = leaves(data_dir)?;
         let mut pids = descendants(std::process::id().cast_signed());
-        for leaf in &leaves {
+        for leaf in leaves.iter().filter(|leaf| !is_ahead(leaf)) {
             census.count("cgroups", leaf.display());
             let procs = fs::read_to_string(leaf.join("cgroup.procs")).unwrap_or_default();
             pids.extend(procs.lines().filter_map(|pid| pid.parse::<i32>().ok()));
@@ -64,8 +71,10 @@ impl Census {
                 census.count("mounts", format_args!("{who} {point}"));
             }
         }
-        for backing in loop_files()? {
-            if backing.starts_with(data_dir) {
+        for backing in loop_files()?.into_iter().filter(|backing| backing.starts_with(data_dir)) {
+            if is_ahead(&backing) {
+                census.uncount("descriptors", "broker /");
+            } else {
                 census.count("loop devices", "one");
             }
         }
@@ -77,6 +86,15 @@ impl Census {
         *self.0.entry(kind).or_default().entry(what.to_string()).or_default() += 1;
     }
 
+    fn uncount(&mut self, kind: &'static str, what: &str) {
+        let counts = self.0.entry(kind).or_default();
+        if let Some(count) = counts.get_mut(what).filter(|count| **count > 1) {
+            *count -= 1;
+        } else {
+            counts.remove(what);
+        }
+    }
+
     fn walk(&mut self, top: &Path, dir: &Path, depth: usize) -> io::Result<()> {
         if depth > DEPTH_MAX {
             return Err(io::Error::other(format!("{} is too deep", dir.display())));
@@ -84,7 +102,7 @@ impl Census {
         for entry in fs::read_dir(dir)? {
             let entry = entry?;
             let path = entry.path();
-            if is_cached_layer(top, &path) {
+            if is_cached_layer(top, &path) || is_ahead(&path) {
                 continue;
             }
             self.count("paths", path.strip_prefix(top).unwrap_or(&path).display());
@@ -122,6 +140,19 @@ impl Census {
         }
         (!lines.is_empty()).then(|| lines.join("\n"))
     }
+}
+
+/// Whether the brokers of this process have every network namespace that they make ahead, and are at
+/// work on nothing else that is.
+pub fn is_ahead_of_sandboxes() -> bool {
+    let pids = descendants(std::process::id().cast_signed());
+    let mut brokers = pids.iter().filter(|pid| status(**pid, "Name").as_deref() == Some("rollyard-broker"));
+    brokers.all(|pid| {
+        let descriptors = descriptors(*pid);
+        // Beside those it holds the host's.
+        descriptors.iter().filter(|kind| *kind == "net").count() > executor::broker::NETWORKS_AHEAD
+            && !descriptors.iter().any(|path| path.contains("/pool."))
+    })
 }
 
 /// Mount points of every cgroup hierarchy; v2 first.

@@ -88,7 +88,7 @@ impl Client {
         let ticket = self.next_ticket.fetch_add(1, Ordering::Relaxed);
         let created = match &action {
             Action::Create(create) => Some(create.id.clone()),
-            Action::Destroy { .. } => None,
+            Action::Destroy { .. } | Action::Levels => None,
         };
         let bytes = serde_json::to_vec(&Request { ticket, action })?;
         if bytes.len() > DATAGRAM_MAX {

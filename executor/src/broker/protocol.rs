@@ -20,6 +20,8 @@ pub struct Hello {
     pub data_dir: PathBuf,
     pub instance: String,
     pub landlock_abi: Option<u32>,
+    /// Whether anything is made ahead of creations.
+    pub ahead: bool,
 }
 
 #[derive(Debug, Serialize, Deserialize)]
@@ -31,7 +33,11 @@ pub struct Request {
 #[derive(Debug, Serialize, Deserialize)]
 pub enum Action {
     Create(Create),
-    Destroy { id: String },
+    Destroy {
+        id: String,
+    },
+    /// How much is made ahead.
+    Levels,
 }
 
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -68,6 +74,32 @@ pub enum Outcome {
     Destroyed {
         left: Vec<String>,
     },
+    Levels(Levels),
+}
+
+/// What is made ahead of creations.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct Levels {
+    /// Network namespaces ready.
+    pub networks: u32,
+    /// Network namespaces of ended sandboxes that waited for the kernel when last looked at.
+    pub networks_pending: u32,
+    /// Memory groups ready.
+    pub groups: u32,
+    /// Whether memory groups are made ahead and handed on here at all.
+    pub hands_on_groups: bool,
+    /// Disks ready, of all sizes.
+    pub disks: u32,
+    /// Memory groups that went back among the ready ones after a sandbox, since the start.
+    pub groups_handed_on: u64,
+    /// Memory groups that did not, since what was left in them did not go.
+    pub groups_given_up: u64,
+    /// Pieces of any kind begun since the start.
+    pub begun: u64,
+    /// Creations in 1,000 seconds that can be kept up, what they take made again; 0 before the first.
+    pub creations_per_s_milli: u64,
+    /// Nothing is short, and nothing is on its way back.
+    pub is_full: bool,
 }
 
 #[derive(Debug, Clone, Copy, Serialize, Deserialize)]

@@ -3,7 +3,7 @@
 //! sandbox which lived.
 
 use std::ffi::{CStr, CString};
-use std::fs::{self, File};
+use std::fs;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
@@ -16,16 +16,18 @@ use sandbox_init::message::Event;
 use sandbox_init::packet;
 
 use super::child::{self, Plan};
-use super::networks::Networks;
+use super::networks::{Coming, Networks};
+use super::pools::disks;
 use super::protocol::{Create, Created, Failure, Problem, Step};
 use super::ranges::{RANGE_LEN, RANGES_MAX};
 use super::serve::{Broker, lock};
 use super::teardown::{Record, teardown};
 use crate::host::cgroup::Limits;
 use crate::host::clone::Cloned;
+use crate::host::loop_disk::LoopDevice;
 use crate::host::mounts::{self, Context};
 use crate::host::owner::Owner;
-use crate::host::{clone, loop_disk, netns, open};
+use crate::host::{clone, netns, open};
 
 /// Loop devices of one executor at once.
 pub const LOOP_DISKS_MAX: usize = 256;
@@ -77,7 +79,7 @@ pub fn create(broker: &Broker, networks: &Networks, create: &Create) -> Result<(
             Ok((created, scaffold))
         }
         Err((step, cause)) => {
-            let left = teardown(broker, &create.id, &record);
+            let left = teardown(broker, &create.id, record);
             let problem = match cause {
                 Cause::Io(error) => Problem::Errno(error.raw_os_error().unwrap_or(libc::EIO)),
                 Cause::Told(problem) => problem,
@@ -106,19 +108,27 @@ fn build(
     record.id_base = Some(base);
     done(Step::Range)?;
 
-    let network = networks.ask();
+    let network = broker.pools.network().map_or_else(|| networks.ask(), Coming::Ready);
     let (disk, memory_disk) = writable(broker, create, record).map_err(|cause| (Step::Disk, cause))?;
     let (upper, work) = upper_dirs(disk.as_fd(), base).map_err(at(Step::Disk))?;
     done(Step::Disk)?;
 
     record.cgroups = true;
     let limits = Limits::new(&create.limit, memory_disk);
-    broker.tree.create(&create.id, &limits).map_err(at(Step::Cgroups))?;
+    let group = broker.pools.group();
+    let created = broker.tree.create(&create.id, &limits, group.as_deref());
+    if let (Err(_), Some(group)) = (&created, &group) {
+        // If it has the sandbox's name by now, it goes with the sandbox.
+        broker.tree.remove_memory_group(group).map_err(at(Step::Cgroups))?;
+    }
+    created.map_err(at(Step::Cgroups))?;
     let leaf = broker.tree.leaf(&create.id).map_err(at(Step::Cgroups))?;
     let joins = broker.tree.joins(&create.id).map_err(at(Step::Cgroups))?;
     done(Step::Cgroups)?;
 
     let network = network.wait().map_err(at(Step::Network))?;
+    record.network = Some(network.in_use);
+    let network = network.namespace;
     done(Step::Network)?;
 
     let (channel, init_end) = packet::pair().map_err(at(Step::Clone))?;
@@ -241,20 +251,31 @@ fn writable(broker: &Broker, create: &Create, record: &mut Record) -> Result<(Ow
         let (used, limit) = (taken as u64, LOOP_DISKS_MAX as u64);
         return Err(Cause::Told(Problem::Full { ceiling: "loop disks".into(), used, limit }));
     }
-    let file = File::options().read(true).write(true).create_new(true).open(&path)?;
-    let device = file
-        .set_len(size.0)
-        .and_then(|()| format_ext4(&path))
-        .and_then(|()| loop_disk::attach(file.as_fd(), &path));
+    if let Some(ahead) = broker.pools.disk(size.0) {
+        let pooled = broker.pooled_disk_path(&ahead.name);
+        // The device is known by the name its file had last.
+        if let Err(error) = fs::rename(&pooled, &path) {
+            ahead.destroy(broker);
+            return Err(error.into());
+        }
+        record.disk = Some((ahead.device, size.0));
+        fs::remove_file(&path)?;
+        return Ok((ahead.mount, Bytes(0)));
+    }
+    let device = disks::attach(&path, size.0);
     // Behind the device it lives on; without a name nothing of it can be left.
     fs::remove_file(&path)?;
     let device = device?;
     record.disk = Some((device.number, size.0));
+    Ok((mount_ext4(&device)?, Bytes(0)))
+}
+
+pub fn mount_ext4(device: &LoopDevice) -> io::Result<OwnedFd> {
     let context = Context::open(c"ext4")?;
     let source = CString::new(device.path.as_os_str().as_encoded_bytes()).unwrap_or_default();
     context.string(c"source", &source)?;
     context.flag(c"noinit_itable")?;
-    Ok((context.mount(mounts::NO_SUID | mounts::NO_DEV)?, Bytes(0)))
+    context.mount(mounts::NO_SUID | mounts::NO_DEV)
 }
 
 /// No journal: the disk is never mounted twice.
@@ -282,6 +303,11 @@ pub fn format_ext4(path: &std::path::Path) -> io::Result<()> {
 impl Broker {
     pub fn disk_path(&self, id: &str) -> PathBuf {
         self.data_dir.join("disks").join(format!("{id}.img"))
+    }
+
+    /// Of a disk that no sandbox has yet.
+    pub fn pooled_disk_path(&self, name: &str) -> PathBuf {
+        self.data_dir.join("disks").join(name)
     }
 }
 

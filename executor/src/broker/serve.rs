@@ -10,7 +10,9 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use sandbox_init::packet;
 
-use super::networks::Networks;
+use super::networks::{Maker, Networks};
+use super::pools::Pools;
+use super::pools::groups::Groups;
 use super::protocol::{Action, DATAGRAM_MAX, Hello, Outcome, Reply, Request};
 use super::provision::{GIVEN, Scaffold};
 use super::ranges::Ranges;
@@ -69,6 +71,7 @@ pub struct Broker {
     pub names: Mutex<BTreeSet<String>>,
     pub records: Mutex<BTreeMap<String, Record>>,
     pub ranges: Mutex<Ranges>,
+    pub pools: Pools,
 }
 
 /// A lock that is taken even if a thread panicked with it: the maps stay usable, and cleaning up
@@ -94,19 +97,24 @@ pub fn run(socket: OwnedFd) -> Result<(), Error> {
 
     let (networks, asked) = Networks::new();
     std::thread::scope(|scope| {
-        scope.spawn(|| asked.serve(broker.host_network.as_fd()));
-        for _ in 0..CREATION_WIDTH {
-            let networks = networks.clone();
-            scope.spawn(|| broker.serve(&{ networks }));
-        }
-        // The maker of networks ends with those who ask.
+        scope.spawn(|| asked.serve(&broker.pools.maker, broker.host_network.as_fd()));
+        scope.spawn(|| broker.pools.run(&broker));
+        // Whoever makes networks ends with those who ask.
+        let serving: [_; CREATION_WIDTH] = std::array::from_fn(|_| {
+            let (broker, networks) = (&broker, networks.clone());
+            scope.spawn(move || broker.serve(&networks))
+        });
         drop(networks);
+        let ended = serving.map(std::thread::ScopedJoinHandle::join);
+        broker.pools.end();
+        ended.into_iter().for_each(|ended| ended.unwrap_or_else(|panic| std::panic::resume_unwind(panic)));
     });
     let records = std::mem::take(&mut *lock(&broker.records));
     let mut left = Vec::new();
     for (id, record) in records {
-        left.extend(teardown(&broker, &id, &record));
+        left.extend(teardown(&broker, &id, record));
     }
+    left.extend(broker.pools.destroy(&broker));
     broker.tree.remove_parents();
     if left.is_empty() {
         Ok(())
@@ -135,6 +143,8 @@ impl Broker {
         let tree = Tree::open(&layout, &hello.instance).doing("opening the cgroup parents")?;
         let block = open::directory(c"/sys/block").doing("opening /sys/block")?;
         let host_network = netns::current().doing("opening the network namespace")?;
+        let maker = Maker::new(host_network.as_fd()).doing("counting network namespaces")?;
+        let groups = Groups::new(&tree).doing("looking at a fresh memory group")?;
 
         mounts::privatise().doing("making a mount namespace")?;
         shed_mounts(&hello.data_dir).doing("letting go of mounts")?;
@@ -150,6 +160,7 @@ impl Broker {
             filter: seccomp::program(),
             landlock_abi: hello.landlock_abi,
             data_dir: hello.data_dir,
+            pools: Pools::new(maker, groups, hello.ahead),
             names: Mutex::default(),
             records: Mutex::default(),
             socket,
@@ -173,13 +184,20 @@ impl Broker {
             };
             let Ok(request) = serde_json::from_slice::<Request>(&buffer[..len]) else { return };
             let (outcome, scaffold) = match request.action {
-                Action::Create(create) => match provision::create(self, networks, &create) {
-                    Ok((created, scaffold)) => (Outcome::Created(created), scaffold),
-                    Err(failure) => (Outcome::Failed(failure), Scaffold::default()),
-                },
+                Action::Create(create) => {
+                    let creating = self.pools.creating();
+                    match provision::create(self, networks, &create) {
+                        Ok((created, scaffold)) => {
+                            creating.done();
+                            (Outcome::Created(created), scaffold)
+                        }
+                        Err(failure) => (Outcome::Failed(failure), Scaffold::default()),
+                    }
+                }
+                Action::Levels => (Outcome::Levels(self.pools.levels()), Scaffold::default()),
                 Action::Destroy { id } => {
                     let record = lock(&self.records).remove(&id);
-                    let left = record.map_or_else(Vec::new, |record| teardown(self, &id, &record));
+                    let left = record.map_or_else(Vec::new, |record| teardown(self, &id, record));
                     (Outcome::Destroyed { left }, Scaffold::default())
                 }
             };

@@ -1,5 +1,6 @@
 //! The one way a sandbox ends: after a request, a failed creation, or the executor's death.
 
+use super::networks::InUse;
 use super::provision::Scaffold;
 use super::serve::{Broker, lock};
 use crate::host::loop_disk::{RELEASE_PAUSE, RELEASE_TRIES_MAX};
@@ -14,13 +15,14 @@ pub struct Record {
     pub id_base: Option<u32>,
     pub cgroups: bool,
     pub init_pid: Option<i32>,
+    pub network: Option<InUse>,
     /// Number of the loop device, and bytes it promised.
     pub disk: Option<(u32, u64)>,
     pub scaffold: Scaffold,
 }
 
 /// Ends what the record names, goes on past what will not go, and returns that.
-pub fn teardown(broker: &Broker, id: &str, record: &Record) -> Vec<String> {
+pub fn teardown(broker: &Broker, id: &str, mut record: Record) -> Vec<String> {
     let mut left = Vec::new();
     let mut gone = true;
     if record.cgroups
@@ -42,8 +44,14 @@ pub fn teardown(broker: &Broker, id: &str, record: &Record) -> Vec<String> {
         }
     }
     if record.cgroups {
+        if gone && let Some(place) = broker.pools.group_place() {
+            // One that does not take its new name is removed with the rest.
+            let moved = broker.tree.rename_memory_group(id, &place);
+            broker.pools.take_back(moved.is_ok().then_some(place));
+        }
         left.extend(broker.tree.remove(id));
     }
+    drop(record.network.take());
     lock(&record.scaffold).clear();
     if let Some((number, _)) = record.disk {
         let ours = || {

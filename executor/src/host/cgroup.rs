@@ -7,7 +7,7 @@
 use std::ffi::{CStr, CString, OsString};
 use std::fs;
 use std::io::{self, Read};
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -18,6 +18,7 @@ use rollout::quantity::Limit;
 use super::open;
 
 mod groups;
+pub mod memory_groups;
 
 /// The one name Rollyard uses at the top of a hierarchy.
 pub const PARENT: &str = "rollyard";
@@ -34,6 +35,8 @@ const REMOVE_PAUSE: Duration = Duration::from_micros(50);
 /// In a group whose swap the kernel counts: with its memory (v1), or alone (v2).
 pub const SWAP_V1: &CStr = c"memory.memsw.limit_in_bytes";
 pub const SWAP_V2: &CStr = c"memory.swap.max";
+/// No page of memory is larger.
+const PAGE_MAX: u64 = 64 << 10;
 /// A control file is never longer.
 const FILE_MAX: u64 = 1 << 20;
 
@@ -196,13 +199,24 @@ impl Tree {
         }
     }
 
-    /// Makes the leaves of a sandbox and sets its limits.
-    pub fn create(&self, id: &str, limits: &Limits) -> io::Result<()> {
+    /// Makes the leaves of a sandbox and sets its limits. `group`: a memory group that is handed on
+    /// becomes the sandbox's, and what the kernel makes of its limit is read back.
+    pub fn create(&self, id: &str, limits: &Limits, group: Option<&str>) -> io::Result<()> {
         let leaf = name(id)?;
-        for dir in &self.dirs {
-            open::make_dir(dir.as_fd(), &leaf, 0o755)?;
+        if let Some(group) = group {
+            self.rename_memory_group(group, id)?;
         }
-        self.limit(id, limits)
+        for (place, dir) in self.dirs.iter().enumerate() {
+            if group.is_none() || place != self.places[MEMORY].0 {
+                open::make_dir(dir.as_fd(), &leaf, 0o755)?;
+            }
+        }
+        self.limit(id, limits)?;
+        // The kernel rounds down to whole pages.
+        if group.is_some() && limits.memory.0 - self.memory_limit(id)?.min(limits.memory.0) >= PAGE_MAX {
+            return Err(io::Error::from_raw_os_error(libc::EBADMSG));
+        }
+        Ok(())
     }
 
     /// Writes limits. Lowering memory below the use fails with EBUSY (v1) or reclaims (v2).
@@ -275,27 +289,27 @@ impl Tree {
     pub fn remove(&self, id: &str) -> Vec<String> {
         let mut left = Vec::new();
         for (index, dir) in self.dirs.iter().enumerate() {
-            let removed = name(id).and_then(|leaf| {
-                let mut tries = 0;
-                loop {
-                    match open::remove(dir.as_fd(), &leaf, libc::AT_REMOVEDIR) {
-                        Err(error)
-                            if error.raw_os_error() == Some(libc::EBUSY) && tries < REMOVE_TRIES_MAX =>
-                        {
-                            tries += 1;
-                            self.remove_groups(id);
-                            std::thread::sleep(REMOVE_PAUSE);
-                        }
-                        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
-                        other => return other,
-                    }
-                }
-            });
+            let removed = name(id).and_then(|leaf| Self::remove_from(dir.as_fd(), &leaf));
             if let Err(error) = removed {
                 left.push(format!("cgroup {id} of hierarchy {index}: {error}"));
             }
         }
         left
+    }
+
+    fn remove_from(dir: BorrowedFd<'_>, leaf: &CStr) -> io::Result<()> {
+        let mut tries = 0;
+        loop {
+            match open::remove(dir, leaf, libc::AT_REMOVEDIR) {
+                Err(error) if error.raw_os_error() == Some(libc::EBUSY) && tries < REMOVE_TRIES_MAX => {
+                    tries += 1;
+                    groups::remove_below(dir, leaf);
+                    std::thread::sleep(REMOVE_PAUSE);
+                }
+                Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+                other => return other,
+            }
+        }
     }
 
     /// Pids in the v2 leaf, as the host numbers them.

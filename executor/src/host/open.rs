@@ -86,6 +86,13 @@ pub fn remove(dir: BorrowedFd<'_>, name: &CStr, flags: i32) -> io::Result<()> {
     Ok(())
 }
 
+pub fn rename(dir: BorrowedFd<'_>, from: &CStr, to: &CStr) -> io::Result<()> {
+    let fd = dir.as_raw_fd();
+    // SAFETY: both names are C strings.
+    checked(unsafe { libc::renameat(fd, from.as_ptr(), fd, to.as_ptr()) }.into())?;
+    Ok(())
+}
+
 /// fstat; works on O_PATH descriptors.
 pub fn stat(fd: BorrowedFd<'_>) -> io::Result<libc::stat> {
     // SAFETY: all-zero is a valid stat; the call fills it.

@@ -1,5 +1,5 @@
 //! The `container` backend: sandboxes out of namespaces, cgroups, an overlay and a static init,
-//! made by the [broker](crate::broker). Every creation is cold.
+//! made by the [broker](crate::broker) out of pieces it made ahead, as far as those reach.
 //!
 //! ```text
 //! executor ──socket──> broker ──clone3──> child ──execveat──> init (PID 1) ──fork──> processes
@@ -29,13 +29,13 @@ use super::files::{self, Owner};
 use super::image::{Image, Images};
 use super::users::User;
 use super::{
-    Backend, Ceilings, CreateError, DestroyError, Driven, Exit, FileError, FileSource, LayError, Listing,
-    Mounted, OciBase, Pack, PackError, Process, Sandbox, SandboxSpec, Spawn, SpawnError, Stats, laying,
-    packing,
+    Backend, Ceilings, CreateError, CreationCredit, DestroyError, Driven, Exit, FileError, FileSource,
+    LayError, Listing, Mounted, OciBase, Pack, PackError, Process, Sandbox, SandboxSpec, Spawn, SpawnError,
+    Stats, laying, packing,
 };
 use crate::broker::client::Client;
-pub use crate::broker::protocol::Step;
 use crate::broker::protocol::{Action, Create, Hello, LOWERS_MAX, Outcome, Problem};
+pub use crate::broker::protocol::{Levels, Step};
 use crate::broker::serve::lock;
 use crate::ceilings::Host;
 use crate::host::cgroup::{Layout, Limits, Tree, swap_is_on};
@@ -54,6 +54,8 @@ const COMMAND_WAIT: Duration = Duration::from_secs(30);
 /// The smallest limit of memory and of disk. A tmpfs takes a size of 0 for no limit at all, and
 /// init needs a little itself.
 const SIZE_LIMIT_MIN: Bytes = Bytes(1 << 20);
+/// How often the broker is asked how much is ready.
+const LEVELS_EVERY: Duration = Duration::from_secs(1);
 /// Of the free bytes of the data directory, the part that loop disks may promise together.
 const DISK_SHARE_PERCENT: u64 = 90;
 
@@ -77,7 +79,7 @@ pub enum Error {
     #[error("removing what a previous life left")]
     Census(#[from] census::Error),
     #[error("a previous life left what will not go: {0}")]
-    Left(census::Census),
+    Left(Box<census::Census>),
     #[error("this host's cgroups cannot hold sandboxes")]
     Layout(#[from] crate::host::cgroup::LayoutError),
     #[error("opening the cgroup parents")]
@@ -99,6 +101,7 @@ pub struct Container {
     ceiling: (&'static str, u32),
     disk_limit_max: Bytes,
     fail_next: Mutex<Option<Step>>,
+    credit: watch::Receiver<CreationCredit>,
 }
 
 #[derive(Debug)]
@@ -123,6 +126,16 @@ impl Container {
     /// (it may wait for the broker of the previous life); call it within a tokio runtime, before
     /// serving.
     pub fn start(config: &ContainerConfig) -> Result<Self, Error> {
+        Self::start_with(config, true)
+    }
+
+    /// The same with nothing made ahead of creations. For benches of a cold creation.
+    #[doc(hidden)]
+    pub fn start_cold(config: &ContainerConfig) -> Result<Self, Error> {
+        Self::start_with(config, false)
+    }
+
+    fn start_with(config: &ContainerConfig, ahead: bool) -> Result<Self, Error> {
         if !nix::unistd::geteuid().is_root() {
             return Err(Error::NotRoot);
         }
@@ -138,7 +151,7 @@ impl Container {
             tracing::info!(%found, "removed what a previous life left");
         }
         if !left.is_empty() {
-            return Err(Error::Left(left));
+            return Err(Error::Left(Box::new(left)));
         }
         for dir in [census::disks_dir(&data_dir), data_dir.join("images")] {
             private_dir::make(&dir).map_err(at("making", &dir))?;
@@ -155,11 +168,12 @@ impl Container {
             tracing::warn!(reason, "no Landlock: seccomp and capabilities are the only walls of sandboxes");
         }
         let landlock_abi = landlock_abi.ok();
-        let hello = Hello { data_dir: data_dir.clone(), instance, landlock_abi };
+        let hello = Hello { data_dir: data_dir.clone(), instance, landlock_abi, ahead };
         budgets::raise();
         let host = Host::read();
         let ceiling = host.tightest();
         let client = Client::start(&hello, &lock).map_err(|source| Error::Broker { source })?;
+        let credit = watch_credit(&client);
         let keepers = Keepers::start(ceiling.1.into(), &lock).map_err(|source| {
             client.close();
             Error::Keepers { source }
@@ -188,6 +202,7 @@ impl Container {
             ceiling,
             disk_limit_max,
             fail_next: Mutex::new(None),
+            credit,
         })
     }
 
@@ -195,6 +210,17 @@ impl Container {
     #[doc(hidden)]
     pub fn fail_next_after(&self, step: Step) {
         *lock(&self.fail_next) = Some(step);
+    }
+
+    /// How much is made ahead of creations.
+    ///
+    /// # Errors
+    /// The broker is gone.
+    pub async fn levels(&self) -> io::Result<Levels> {
+        match self.shared.client.request(Action::Levels).await? {
+            (Outcome::Levels(levels), _) => Ok(levels),
+            (outcome, _) => Err(io::Error::other(format!("the broker answered {outcome:?}"))),
+        }
     }
 
     /// The broker's end, if it ended.
@@ -208,6 +234,25 @@ impl Drop for Container {
         self.shared.client.close();
         self.shared.keepers.close();
     }
+}
+
+/// Asks the broker how much is ready, now and then, until it is gone.
+fn watch_credit(client: &Arc<Client>) -> watch::Receiver<CreationCredit> {
+    let (sender, credit) = watch::channel(CreationCredit::default());
+    let client = Arc::downgrade(client);
+    tokio::spawn(async move {
+        while let Some(client) = client.upgrade() {
+            let Ok((Outcome::Levels(levels), _)) = client.request(Action::Levels).await else { return };
+            drop(client);
+            let burst =
+                if levels.hands_on_groups { levels.networks.min(levels.groups) } else { levels.networks };
+            if sender.send(CreationCredit { burst, per_s_milli: levels.creations_per_s_milli }).is_err() {
+                return;
+            }
+            tokio::time::sleep(LEVELS_EVERY).await;
+        }
+    });
+    credit
 }
 
 fn take_lock(data_dir: &std::path::Path) -> Result<OwnedFd, Error> {
@@ -376,7 +421,7 @@ impl Backend for Container {
                 }
                 return Err(refusal(&spec, failure.step, failure.problem));
             }
-            Outcome::Destroyed { .. } => {
+            Outcome::Destroyed { .. } | Outcome::Levels(_) => {
                 return Err(failed("asking the broker")(io::Error::other("it answered another question")));
             }
         };
@@ -404,6 +449,10 @@ impl Backend for Container {
 
     async fn image_digest(&self, image: &str) -> Result<String, CreateError> {
         Ok(self.image(image).await?.digest.clone())
+    }
+
+    fn creation_credit(&self) -> CreationCredit {
+        *self.credit.borrow()
     }
 
     async fn ended(&self) -> String {

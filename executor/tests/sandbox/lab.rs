@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use executor::census;
-use executor::sandbox::container::{Container, ContainerConfig};
+use executor::sandbox::container::{Container, ContainerConfig, Levels};
 use executor::sandbox::{Backend, Exit, Process, Sandbox, SandboxSpec, Spawn, SpawnError};
 use rollout::Bytes;
 use rollout::quantity::{Limit, Resources};
@@ -57,10 +57,19 @@ pub fn run(test: Test) {
 
 /// Waits for the broker to finish and requires an empty census.
 pub fn assert_empty(data_dir: &std::path::Path) {
+    assert_soon(data_dir, census::Census::is_empty);
+}
+
+/// The same while the broker lives, which has made some things ahead.
+pub fn assert_no_sandbox(data_dir: &std::path::Path) {
+    assert_soon(data_dir, census::Census::holds_no_sandbox);
+}
+
+fn assert_soon(data_dir: &std::path::Path, holds: impl Fn(&census::Census) -> bool) {
     let deadline = std::time::Instant::now() + CLEAN_UP;
     loop {
         let census = census::take(data_dir).unwrap();
-        if census.is_empty() {
+        if holds(&census) {
             return;
         }
         assert!(std::time::Instant::now() < deadline, "left: {census}");
@@ -99,6 +108,20 @@ impl Lab {
             user: "rollout".into(),
             workdir: "/workspace".into(),
         }
+    }
+
+    /// Waits until everything that is made ahead is there.
+    pub async fn full(&self) -> Levels {
+        let waiting = async {
+            loop {
+                let levels = self.backend.levels().await.unwrap();
+                if levels.is_full {
+                    return levels;
+                }
+                tokio::time::sleep(Duration::from_millis(2)).await;
+            }
+        };
+        tokio::time::timeout(HANG_GUARD, waiting).await.expect("the pools fill up")
     }
 
     pub async fn sandbox(&self) -> Box<dyn Sandbox> {

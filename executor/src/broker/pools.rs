@@ -1,0 +1,324 @@
+//! What is made ahead of creations: network namespaces, memory groups and disks in files.
+//!
+//! One thread makes it, a piece at a time, and begins none while a creation waits or is in flight:
+//! the pieces take locks of the kernel that creations need too. That is also why it does not run
+//! at idle priority: on a busy machine it would be set aside with such a lock in its hands.
+
+pub mod disks;
+pub mod groups;
+mod rate;
+
+use std::io::Write;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use self::disks::{Disk, Disks};
+use self::groups::{Groups, Returned};
+use self::rate::Rate;
+use super::networks::{Maker, Network};
+use super::protocol::Levels;
+use super::serve::{Broker, lock};
+
+/// Network namespaces held ready.
+pub const NETWORKS_AHEAD: usize = 64;
+/// Namespaces that wait for the kernel to take them down, past which none is made ahead. Each keeps
+/// some 200 KiB. Those the kernel has begun with are not counted.
+pub const NETWORKS_PENDING_MAX: usize = 256;
+/// The queue of the kernel is looked at once for so many namespaces made ahead.
+const PENDING_LOOK_EVERY: u64 = 16;
+/// How long to wait for the kernel when too many wait for it, and for what failed to be tried again.
+const PENDING_PAUSE: Duration = Duration::from_millis(20);
+const FAILED_PAUSE: Duration = Duration::from_secs(1);
+/// How long until a request is looked for again that some thread of the broker is about to take.
+const WAITING_PAUSE: Duration = Duration::from_millis(1);
+
+#[derive(Debug)]
+pub struct Pools {
+    state: Mutex<State>,
+    changed: Condvar,
+    pub maker: Maker,
+}
+
+#[derive(Debug)]
+struct State {
+    /// Creations in flight.
+    creating: usize,
+    ending: bool,
+    networks: Vec<Network>,
+    networks_not_before: Option<Instant>,
+    networks_made: u64,
+    networks_pending: usize,
+    groups: Groups,
+    disks: Disks,
+    /// Pieces begun.
+    begun: u64,
+    rate: Rate,
+}
+
+/// One thing to do, of which the pool may be short.
+#[derive(Debug)]
+enum Piece {
+    Network,
+    /// Of that name.
+    Group(String),
+    Reset(Returned),
+    /// Of so many bytes, under that name.
+    Disk(u64, String),
+    /// Nobody asks for such any more.
+    Retire(Disk),
+}
+
+/// A creation, from its request to its answer.
+#[derive(Debug)]
+pub struct Creating<'a>(&'a Pools);
+
+impl Drop for Creating<'_> {
+    fn drop(&mut self) {
+        let mut state = self.0.lock();
+        state.creating -= 1;
+        state.look(Instant::now());
+        drop(state);
+        self.0.changed.notify_all();
+    }
+}
+
+impl Creating<'_> {
+    /// It was a success.
+    pub fn done(&self) {
+        self.0.lock().rate.created(Instant::now());
+    }
+}
+
+impl Pools {
+    /// `ahead`: if not, nothing is ever made ahead or handed on.
+    pub fn new(maker: Maker, groups: Groups, ahead: bool) -> Self {
+        let state = State {
+            creating: 0,
+            ending: !ahead,
+            networks: Vec::with_capacity(NETWORKS_AHEAD),
+            networks_not_before: None,
+            networks_made: 0,
+            networks_pending: 0,
+            groups,
+            disks: Disks::default(),
+            begun: 0,
+            rate: Rate::default(),
+        };
+        Self { state: Mutex::new(state), changed: Condvar::new(), maker }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        lock(&self.state)
+    }
+
+    /// Nothing is made ahead while this lives.
+    pub fn creating(&self) -> Creating<'_> {
+        let mut state = self.lock();
+        state.creating += 1;
+        state.look(Instant::now());
+        Creating(self)
+    }
+
+    pub fn network(&self) -> Option<Network> {
+        self.lock().networks.pop()
+    }
+
+    /// The name of a group that holds nothing.
+    pub fn group(&self) -> Option<String> {
+        self.lock().groups.take()
+    }
+
+    /// The name a sandbox's group may be kept under; none if there is no room for it.
+    pub fn group_place(&self) -> Option<String> {
+        let mut state = self.lock();
+        if state.ending { None } else { state.groups.place() }
+    }
+
+    /// Takes what was renamed to the place it was given; none if it was not.
+    pub fn take_back(&self, group: Option<String>) {
+        self.lock().groups.give(group);
+        self.changed.notify_all();
+    }
+
+    /// A disk of exactly so many bytes, and a note that such are asked for.
+    pub fn disk(&self, bytes: u64) -> Option<Disk> {
+        self.lock().disks.take(bytes, Instant::now())
+    }
+
+    pub fn levels(&self) -> Levels {
+        let state = self.lock();
+        let count = |len: usize| u32::try_from(len).unwrap_or(u32::MAX);
+        Levels {
+            networks: count(state.networks.len()),
+            networks_pending: count(state.networks_pending),
+            groups: count(state.groups.ready.len()),
+            hands_on_groups: state.groups.fresh.is_some(),
+            disks: count(state.disks.ahead.len()),
+            groups_handed_on: state.groups.handed_on,
+            groups_given_up: state.groups.given_up,
+            begun: state.begun,
+            creations_per_s_milli: state.rate.per_s_milli(),
+            is_full: state.is_full(),
+        }
+    }
+
+    /// From here on nothing is made ahead and nothing is taken back.
+    pub fn end(&self) {
+        self.lock().ending = true;
+        self.changed.notify_all();
+    }
+
+    /// Makes what is short until the end, on a thread that stays in the host's network.
+    pub fn run(&self, broker: &Broker) {
+        while let Some(piece) = self.next(broker.socket.as_fd()) {
+            if let Err((what, error)) = self.make(broker, piece) {
+                // There is no subscriber in this process: its standard error is the executor's.
+                let _ = writeln!(std::io::stderr(), "rollyard broker: making {what} ahead: {error}");
+            }
+        }
+    }
+
+    fn next(&self, requests: BorrowedFd<'_>) -> Option<Piece> {
+        let mut state = self.lock();
+        loop {
+            if state.ending {
+                return None;
+            }
+            let now = Instant::now();
+            state.look(now);
+            let mut pause = state.due_in(now);
+            if state.creating == 0 && pause == Some(Duration::ZERO) {
+                // Between two creations of a burst none is in flight, and the next one waits here.
+                if !is_readable(requests)
+                    && let Some(piece) = state.short_of(now)
+                {
+                    state.begun += 1;
+                    return Some(piece);
+                }
+                pause = Some(WAITING_PAUSE);
+            }
+            state = match pause.filter(|_| state.creating == 0) {
+                Some(pause) => {
+                    let waited = self.changed.wait_timeout(state, pause);
+                    waited.unwrap_or_else(PoisonError::into_inner).0
+                }
+                None => self.changed.wait(state).unwrap_or_else(PoisonError::into_inner),
+            };
+        }
+    }
+
+    fn make(&self, broker: &Broker, piece: Piece) -> Result<(), (&'static str, std::io::Error)> {
+        match piece {
+            Piece::Network => {
+                let made = self.maker.make(broker.host_network.as_fd());
+                let mut state = self.lock();
+                state.networks_made += 1;
+                let is_time = state.networks_made.is_multiple_of(PENDING_LOOK_EVERY);
+                if is_time || state.networks_pending > NETWORKS_PENDING_MAX {
+                    drop(state);
+                    // What cannot be counted may be without end.
+                    let pending = self.maker.pending().unwrap_or(usize::MAX);
+                    state = self.lock();
+                    state.networks_pending = pending;
+                }
+                state.networks_not_before = if made.is_err() {
+                    Some(Instant::now() + FAILED_PAUSE)
+                } else if state.networks_pending > NETWORKS_PENDING_MAX {
+                    Some(Instant::now() + PENDING_PAUSE)
+                } else {
+                    None
+                };
+                state.networks.push(made.map_err(|error| ("a network namespace", error))?);
+            }
+            Piece::Group(name) => {
+                let made = broker.tree.make_memory_group(&name);
+                self.lock().groups.made(name, made.is_ok().then_some(()), Instant::now() + FAILED_PAUSE);
+                made.map_err(|error| ("a memory group", error))?;
+            }
+            Piece::Reset(returned) => {
+                let verdict = returned.reset(&broker.tree, &self.lock().groups.fresh.clone());
+                let given_up = self.lock().groups.judged(returned, &verdict, Instant::now());
+                if let Some(group) = given_up {
+                    let removed = broker.tree.remove_memory_group(&group);
+                    removed.map_err(|error| ("room for a memory group", error))?;
+                }
+            }
+            Piece::Disk(bytes, name) => {
+                let made = disks::make(&broker.pooled_disk_path(&name), bytes);
+                let mut state = self.lock();
+                match made {
+                    Ok((device, mount)) => state.disks.ahead.push(Disk { bytes, name, device, mount }),
+                    Err(error) => {
+                        state.disks.not_before = Some(Instant::now() + FAILED_PAUSE);
+                        return Err(("a disk", error));
+                    }
+                }
+            }
+            Piece::Retire(disk) => {
+                let left = disk.destroy(broker);
+                if let Some(left) = left {
+                    return Err(("room for a disk", std::io::Error::other(left)));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// After the end: lets go of everything that is held; what would not go is named.
+    pub fn destroy(&self, broker: &Broker) -> Vec<String> {
+        let mut state = self.lock();
+        state.networks.clear();
+        let mut left = Vec::new();
+        for group in state.groups.all() {
+            if let Err(error) = broker.tree.remove_memory_group(&group) {
+                left.push(format!("memory group {group}: {error}"));
+            }
+        }
+        let disks = std::mem::take(&mut state.disks.ahead);
+        left.extend(disks.into_iter().filter_map(|disk| disk.destroy(broker)));
+        left
+    }
+}
+
+impl State {
+    fn is_full(&self) -> bool {
+        self.networks.len() >= NETWORKS_AHEAD && self.groups.is_full() && self.disks.is_full()
+    }
+
+    /// Files the time since the last change of what goes on.
+    fn look(&mut self, now: Instant) {
+        let busy = self.creating > 0 || (!self.is_full() && !self.ending);
+        self.rate.is_busy(busy, now);
+    }
+
+    /// In how long a piece may be begun; none if nothing is short.
+    fn due_in(&self, now: Instant) -> Option<Duration> {
+        let network = (self.networks.len() < NETWORKS_AHEAD).then(|| self.networks_not_before.unwrap_or(now));
+        let earliest = [network, self.groups.due(now), self.disks.due(now)].into_iter().flatten().min()?;
+        Some(earliest.saturating_duration_since(now))
+    }
+
+    /// What takes least first: it is back soonest.
+    fn short_of(&mut self, now: Instant) -> Option<Piece> {
+        if let Some(returned) = self.groups.take_returned(now) {
+            return Some(Piece::Reset(returned));
+        }
+        if self.networks.len() < NETWORKS_AHEAD && self.networks_not_before.is_none_or(|at| at <= now) {
+            return Some(Piece::Network);
+        }
+        if let Some(name) = self.groups.short_of(now) {
+            return Some(Piece::Group(name));
+        }
+        if let Some(disk) = self.disks.take_unasked(now) {
+            return Some(Piece::Retire(disk));
+        }
+        self.disks.short_of(now).map(|(bytes, name)| Piece::Disk(bytes, name))
+    }
+}
+
+fn is_readable(socket: BorrowedFd<'_>) -> bool {
+    let mut waiting = libc::pollfd { fd: socket.as_raw_fd(), events: libc::POLLIN, revents: 0 };
+    // SAFETY: one entry, as stated.
+    unsafe { libc::poll(&raw mut waiting, 1, 0) > 0 }
+}

@@ -1,0 +1,169 @@
+//! Memory groups that are handed from one sandbox to the next: renamed, emptied, and proven to hold
+//! nothing of the last one.
+//!
+//! Only where the memory controller has a v1 hierarchy of its own. A v2 leaf carries the counters of
+//! every controller, and most of those cannot be set back.
+
+use std::io;
+use std::os::fd::AsFd;
+
+use super::{CPU, MEMORY, PIDS, Tree, field, name};
+use crate::host::open;
+
+/// Names of groups no sandbox has: an id has no `.`.
+pub const POOLED: &str = "pool.";
+/// Charged to a group that is handed on: kernel memory that lives on (names and inodes of shared
+/// trees), in bytes. The next sandbox has so much less of its limit at most.
+pub const CHARGED_MAX: u64 = 64 << 10;
+/// Pages of files charged to a group beyond this are left alone, in bytes, and the group is given
+/// up: they are the shared trees' of the node, and emptying it would drop them for every sandbox.
+pub const CACHE_MAX: u64 = 1 << 20;
+
+/// What `memory.stat` may be behind by, in bytes: a batch of 64 pages on each of a few CPUs.
+const STAT_LAG_MAX: u64 = 1 << 20;
+
+/// Files that say how a group is set. Nothing in a sandbox can write them.
+const SETTINGS: [&str; 9] = [
+    "memory.soft_limit_in_bytes",
+    "memory.swappiness",
+    "memory.move_charge_at_immigrate",
+    "memory.use_hierarchy",
+    "memory.oom_control",
+    "memory.kmem.limit_in_bytes",
+    "memory.kmem.tcp.limit_in_bytes",
+    "notify_on_release",
+    "cgroup.clone_children",
+];
+/// Counters that a write of 0 sets back: high-water marks to what is charged now, the rest to 0.
+const COUNTERS: [&str; 8] = [
+    "memory.max_usage_in_bytes",
+    "memory.failcnt",
+    "memory.memsw.max_usage_in_bytes",
+    "memory.memsw.failcnt",
+    "memory.kmem.max_usage_in_bytes",
+    "memory.kmem.failcnt",
+    "memory.kmem.tcp.max_usage_in_bytes",
+    "memory.kmem.tcp.failcnt",
+];
+/// What is charged. Swapped-out pages are in the second, sockets' buffers in the last.
+const CHARGES: [&str; 4] = [
+    "memory.usage_in_bytes",
+    "memory.memsw.usage_in_bytes",
+    "memory.kmem.usage_in_bytes",
+    "memory.kmem.tcp.usage_in_bytes",
+];
+
+/// How a group is set that nobody has used: each file this kernel has, with its text.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Settings(Vec<(&'static str, String)>);
+
+/// What a reset came to.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Reset {
+    /// As good as new, but that its limit is [`CHARGED_MAX`].
+    Clean,
+    /// Something of the last sandbox is still there and may yet go.
+    Busy,
+    /// What is there does not go, or cannot be told from what a next sandbox does.
+    Unfit(&'static str),
+}
+
+impl Tree {
+    /// Whether memory groups can be handed on here.
+    pub fn hands_on_groups(&self) -> bool {
+        let (place, v1) = self.places[MEMORY];
+        v1 && self.places[CPU].0 != place && self.places[PIDS].0 != place
+    }
+
+    pub fn make_memory_group(&self, group: &str) -> io::Result<()> {
+        open::make_dir(self.memory_dir(), &name(group)?, 0o755)
+    }
+
+    /// Gives a group another name; what is open of it stays open.
+    pub fn rename_memory_group(&self, from: &str, to: &str) -> io::Result<()> {
+        open::rename(self.memory_dir(), &name(from)?, &name(to)?)
+    }
+
+    /// A group that is gone is no error.
+    pub fn remove_memory_group(&self, group: &str) -> io::Result<()> {
+        Self::remove_from(self.memory_dir(), &name(group)?)
+    }
+
+    pub fn settings(&self, group: &str) -> io::Result<Settings> {
+        let mut settings = Vec::new();
+        for file in SETTINGS {
+            if let Some(text) = self.memory_file(group, file)? {
+                settings.push((file, text));
+            }
+        }
+        Ok(Settings(settings))
+    }
+
+    /// Takes everything of the last sandbox out of a group and looks whether it is out.
+    pub fn reset_memory_group(&self, group: &str, fresh: &Settings) -> io::Result<Reset> {
+        let tasks = self.memory_file(group, "tasks")?.unwrap_or_default();
+        let below = open::stat(open::at(self.memory_dir(), &name(group)?, libc::O_PATH)?.as_fd())?.st_nlink;
+        if !tasks.is_empty() || below > 2 {
+            return Ok(Reset::Busy);
+        }
+        // With the count of OOM kills, which nothing sets back, and whether one is under way.
+        if self.settings(group)? != *fresh {
+            return Ok(Reset::Unfit("it saw an OOM kill, or is set otherwise than a fresh one"));
+        }
+        let stat = self.memory_file(group, "memory.stat")?.unwrap_or_default();
+        let of = |key| field(&stat, key).unwrap_or(0);
+        if of("cache").saturating_sub(of("shmem")) > CACHE_MAX {
+            return Ok(Reset::Unfit("its pages are of files that others use"));
+        }
+        if of("rss").saturating_add(of("shmem")) > STAT_LAG_MAX {
+            return Ok(Reset::Busy);
+        }
+        // The kernel takes the limit only if no more is charged than that, what the CPUs keep at
+        // hand included. Emptying by force waits for every CPU, so it comes second.
+        let squeezed = || match self.write(MEMORY, group, "memory.limit_in_bytes", &CHARGED_MAX.to_string()) {
+            Ok(()) => Ok(true),
+            Err(error) if error.raw_os_error() == Some(libc::EBUSY) => Ok(false),
+            Err(error) => Err(error),
+        };
+        if !squeezed()? {
+            self.write(MEMORY, group, "memory.force_empty", "0")?;
+            if !squeezed()? {
+                return Ok(Reset::Busy);
+            }
+        }
+        for file in COUNTERS {
+            match self.write(MEMORY, group, file, "0") {
+                Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+                other => other?,
+            }
+        }
+        for file in CHARGES.into_iter().chain(COUNTERS) {
+            let Some(text) = self.memory_file(group, file)? else { continue };
+            let value: u64 = text.trim().parse().map_err(|_| io::Error::from_raw_os_error(libc::EBADMSG))?;
+            let most = if file.ends_with("failcnt") || file.contains(".tcp.") { 0 } else { CHARGED_MAX };
+            if value > most {
+                return Ok(Reset::Busy);
+            }
+        }
+        Ok(Reset::Clean)
+    }
+
+    /// The memory limit as the kernel has it, in bytes.
+    pub(super) fn memory_limit(&self, group: &str) -> io::Result<u64> {
+        let text = self.memory_file(group, "memory.limit_in_bytes")?.unwrap_or_default();
+        text.trim().parse().map_err(|_| io::Error::from_raw_os_error(libc::EBADMSG))
+    }
+
+    fn memory_dir(&self) -> std::os::fd::BorrowedFd<'_> {
+        self.dirs[self.places[MEMORY].0].as_fd()
+    }
+
+    /// None: this kernel has no such file.
+    fn memory_file(&self, group: &str, file: &str) -> io::Result<Option<String>> {
+        match self.read(self.places[MEMORY].0, &format!("{group}/{file}")) {
+            Ok(text) => Ok(Some(text)),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+}
