@@ -17,8 +17,8 @@ use rollout::quantity::Limit;
 
 use super::open;
 
-mod groups;
 pub mod memory_groups;
+mod trees;
 
 /// The one name Rollyard uses at the top of a hierarchy.
 pub const PARENT: &str = "rollyard";
@@ -287,6 +287,7 @@ impl Tree {
 
     /// Removes the leaves; those that stay are named.
     pub fn remove(&self, id: &str) -> Vec<String> {
+        self.remove_trees(id);
         let mut left = Vec::new();
         for (index, dir) in self.dirs.iter().enumerate() {
             let removed = name(id).and_then(|leaf| Self::remove_from(dir.as_fd(), &leaf));
@@ -303,7 +304,6 @@ impl Tree {
             match open::remove(dir, leaf, libc::AT_REMOVEDIR) {
                 Err(error) if error.raw_os_error() == Some(libc::EBUSY) && tries < REMOVE_TRIES_MAX => {
                     tries += 1;
-                    groups::remove_below(dir, leaf);
                     std::thread::sleep(REMOVE_PAUSE);
                 }
                 Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),

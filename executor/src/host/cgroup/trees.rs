@@ -1,11 +1,11 @@
 //! Groups of processes within one sandbox: cgroups below its v2 leaf, without limits of their own. What
 //! is born in one stays in it, whatever session or parent it takes, so one order ends the whole tree.
 
-use std::ffi::{CStr, CString};
+use std::ffi::CString;
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, OwnedFd};
 
-use super::{Tree, field, name};
+use super::{REMOVE_PAUSE, REMOVE_TRIES_MAX, Tree, field, name};
 use crate::host::open;
 
 fn group(id: &str, number: u64) -> String {
@@ -52,6 +52,37 @@ impl Tree {
         }
     }
 
+    /// Removes what is empty below the leaf of a sandbox that ends. What stays shows as a leaf that
+    /// cannot be removed.
+    pub(super) fn remove_trees(&self, id: &str) {
+        let listed = name(id).and_then(|leaf| {
+            let dir = open::at(self.dirs[0].as_fd(), &leaf, libc::O_RDONLY | libc::O_DIRECTORY)?;
+            Ok(nix::dir::Dir::from_fd(dir)?)
+        });
+        let Ok(mut listed) = listed else { return };
+        let is_group = |entry: &nix::dir::Entry| {
+            entry.file_type() == Some(nix::dir::Type::Directory)
+                && entry.file_name() != c"."
+                && entry.file_name() != c".."
+        };
+        let groups: Vec<CString> =
+            listed.iter().flatten().filter(is_group).map(|entry| entry.file_name().to_owned()).collect();
+        let Ok(leaf) = name(id).and_then(|leaf| open::at(self.dirs[0].as_fd(), &leaf, libc::O_PATH)) else {
+            return;
+        };
+        for group in groups {
+            let mut tries = 0;
+            while let Err(error) = open::remove(leaf.as_fd(), &group, libc::AT_REMOVEDIR) {
+                // Its last processes may be on their way out.
+                if error.raw_os_error() != Some(libc::EBUSY) || tries >= REMOVE_TRIES_MAX {
+                    break;
+                }
+                tries += 1;
+                std::thread::sleep(REMOVE_PAUSE);
+            }
+        }
+    }
+
     /// Takes from the sandbox what memory can be taken. Gives the bytes that nothing else could have
     /// been using: anonymous and tmpfs memory that went to swap. Cached files are dropped too and not
     /// counted, since they may be of layers that others share.
@@ -78,26 +109,5 @@ impl Tree {
         let of = |key| field(&stat, key).unwrap_or(0);
         // On v1 the huge pages are part of `rss`.
         Ok(of(anonymous) + of("shmem"))
-    }
-}
-
-/// Removes what is empty below the leaf of a sandbox that ends. What stays shows as a leaf that cannot
-/// be removed.
-pub(super) fn remove_below(dir: BorrowedFd<'_>, leaf: &CStr) {
-    let listed = || {
-        let leaf = open::at(dir, leaf, libc::O_RDONLY | libc::O_DIRECTORY)?;
-        Ok::<_, io::Error>(nix::dir::Dir::from_fd(leaf)?)
-    };
-    let Ok(mut listed) = listed() else { return };
-    let is_group = |entry: &nix::dir::Entry| {
-        entry.file_type() == Some(nix::dir::Type::Directory)
-            && entry.file_name() != c"."
-            && entry.file_name() != c".."
-    };
-    let groups: Vec<CString> =
-        listed.iter().flatten().filter(is_group).map(|entry| entry.file_name().to_owned()).collect();
-    let Ok(leaf) = open::at(dir, leaf, libc::O_PATH) else { return };
-    for group in groups {
-        let _ = open::remove(leaf.as_fd(), CStr::as_ref(&group), libc::AT_REMOVEDIR);
     }
 }
