@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from .sandbox_views import CommandResult
     from .views import JobInfo
 
 CODE_METADATA = "rollyard-code"
@@ -82,6 +83,32 @@ class JobEndedError(Error):
     job: JobInfo | None = None
 
 
+class CommandError(Error):
+    """A command in a sandbox did not end with 0. `result` is what it wrote."""
+
+    result: CommandResult | None = None
+
+
+class OutcomeUnknown(Error):
+    """Nobody knows whether an action happened. It is never done again by itself."""
+
+
+class ActionConflict(Error):
+    """The action id was used with another payload."""
+
+
+class SandboxGone(Error):
+    """The sandbox has ended, or its node is lost."""
+
+
+class ClaimLost(Error):
+    """Somebody else drives the session now, or may: the claim ended."""
+
+
+class FileError(Error):
+    """A file of a sandbox is missing, of another kind, too large, or changed under the reader."""
+
+
 FAMILIES: dict[type[Error], tuple[str, ...]] = {
     SpecError: (
         "spec_invalid",
@@ -121,6 +148,12 @@ FAMILIES: dict[type[Error], tuple[str, ...]] = {
     UnreachableError: ("yard_unreachable", "yard_lost", "stopping", "no_yard", "data_dir_locked", "log_unavailable"),
     TableError: ("no_tables", "table_unreadable"),
     JobEndedError: ("job_ended",),
+    CommandError: ("command_failed",),
+    OutcomeUnknown: ("outcome_unknown",),
+    ActionConflict: ("action_conflict",),
+    SandboxGone: ("sandbox_gone",),
+    ClaimLost: ("claim_lost",),
+    FileError: ("path_changed",),
 }
 
 _CLASS_OF = {code: family for family, codes in FAMILIES.items() for code in codes}
