@@ -127,8 +127,8 @@ class AsyncSandboxClient:
         `driver`) makes the same calls again and gets the recorded results, up to where it stopped.
 
         A `solve` that returns without `s.finish` finishes without a reward; one that raises finishes
-        with the error as its problem, and no valid reward, or with `raise_errors` ends the drive. What
-        the yard lost meanwhile (`SandboxGone`, `ClaimLost`, `OutcomeUnknown`) is left to the yard.
+        with the error as its problem, and no valid reward, or with `raise_errors` ends the drive. A
+        session that the yard lost meanwhile (`SandboxGone`, `ClaimLost`) is left to the yard.
         """
         return await drive.drive(
             cast("AsyncClient", self), drive.job_id(job), solve, concurrency, driver, ttl, raise_errors

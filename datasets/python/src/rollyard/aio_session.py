@@ -12,7 +12,7 @@ from . import sandbox_calls as calls
 from .aio_sandbox import AsyncBox
 from .sandbox_calls import Command, Get, Payload, Put, Run, TurnRewards, Where
 from .sandbox_views import ActionInfo, CommandResult
-from .session import Task, no_model
+from .session import Slots, Task, no_model
 from .v1 import sandboxes_pb2 as wire
 
 if TYPE_CHECKING:
@@ -27,7 +27,6 @@ class AsyncSession(AsyncBox):
         super().__init__(client, Where(told.sandbox, told.claim))
         self.task = Task(told)
         self._actions = itertools.count()
-        self.finished = False
         self._renewing: asyncio.Task[None] = asyncio.create_task(self._renew(ttl / calls.RENEWALS_PER_TTL))
 
     def __repr__(self) -> str:
@@ -128,19 +127,18 @@ class AsyncSession(AsyncBox):
     ) -> None:
         """As `Session.finish`."""
         await self._run(calls.finish(self._where, reward, turn_rewards, problem))
-        self.finished = True
+        self.task.finished = True
         self.close()
 
 
 async def claimed(client: AsyncClient, job: str, driver: str | None, ttl: float) -> AsyncIterator[AsyncSession]:
-    name = driver or calls.fresh_driver()
+    slots = Slots(driver)
     while True:
-        reply = await client._run(calls.claim(job, name, ttl))
+        slot = slots.free()
+        reply = await client._run(calls.claim(job, slots.name(slot), ttl))
         if reply.HasField("session"):
             session = AsyncSession(client, reply.session, ttl)
-            try:
-                yield session
-            finally:
-                session.close()
+            slots.hold(slot, session.task)
+            yield session
         elif reply.drained:
             return

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from . import errors
 from . import sandbox_calls as calls
 from .aio_session import AsyncSession
+from .session import Slots
 
 if TYPE_CHECKING:
     from .aio import AsyncClient
@@ -22,8 +23,8 @@ S = TypeVar("S", bound=Solve)
 
 PROBLEM_CHARS_MAX = 2000
 PROBLEMS_MAX = 100
-LEFT_TO_THE_YARD = (errors.SandboxGone, errors.ClaimLost, errors.OutcomeUnknown)
-"""What the yard deals with: the session is not this driver's any more, or its attempt is over."""
+LEFT_TO_THE_YARD = (errors.SandboxGone, errors.ClaimLost)
+"""What the yard deals with: the session is over, or not this driver's any more."""
 
 
 def rollout(solve: S) -> S:
@@ -67,17 +68,16 @@ async def drive(
 ) -> DriveInfo:
     if concurrency < 1:
         raise errors.make("bad_request", f"`concurrency` is {concurrency}: at least one session is driven at a time")
-    return await _Drive(client, rollout(solve), driver or calls.fresh_driver(), ttl, raise_errors).work(job, concurrency)
+    return await _Drive(client, rollout(solve), driver, ttl, raise_errors).work(job, concurrency)
 
 
 class _Drive:
-    """Each slot has a driver name of its own, so that a driver that comes back gets what each of its
-    slots held."""
-
-    def __init__(self, client: AsyncClient, solve: Solve, driver: str, ttl: float, raise_errors: bool) -> None:
+    def __init__(
+        self, client: AsyncClient, solve: Solve, driver: str | None, ttl: float, raise_errors: bool
+    ) -> None:
         self._client = client
         self._solve = solve
-        self._driver = driver
+        self._slots = Slots(driver)
         self._ttl = ttl
         self._raise_errors = raise_errors
         self._done = DriveInfo()
@@ -90,7 +90,7 @@ class _Drive:
         try:
             while not drained or running:
                 if claiming is None and free and not drained:
-                    claiming = asyncio.create_task(self._claim(job, free[0]))
+                    claiming = asyncio.create_task(self._claim(job, heapq.heappop(free)))
                 waited: set[asyncio.Task[Any]] = {*running, *([claiming] if claiming else [])}
                 done, _ = await asyncio.wait(waited, return_when=asyncio.FIRST_COMPLETED)
                 for task in done - {claiming}:
@@ -100,9 +100,9 @@ class _Drive:
                     assert claiming is not None
                     slot, reply = claiming.result()
                     claiming = None
-                    if reply.HasField("session"):
-                        free.remove(slot)
-                        heapq.heapify(free)
+                    if not reply.HasField("session"):
+                        heapq.heappush(free, slot)
+                    else:
                         session = AsyncSession(self._client, reply.session, self._ttl)
                         running[asyncio.create_task(self._one(session))] = slot
                     drained = reply.drained
@@ -114,7 +114,7 @@ class _Drive:
         return self._done
 
     async def _claim(self, job: str, slot: int) -> tuple[int, Any]:
-        reply = await self._client._run(calls.claim(job, f"{self._driver}-{slot}", self._ttl))
+        reply = await self._client._run(calls.claim(job, self._slots.name(slot), self._ttl))
         return slot, reply
 
     async def _one(self, session: AsyncSession) -> None:
@@ -124,7 +124,7 @@ class _Drive:
                 if returned is not None:
                     what = f"`{shown(self._solve)}` returned {returned!r:.100}"
                     raise errors.make("bad_request", what, "give the reward with `s.finish(reward=...)`")
-                if not session.finished:
+                if not session.task.finished:
                     await session.finish()
             except LEFT_TO_THE_YARD:
                 self._done.left += 1
@@ -136,7 +136,7 @@ class _Drive:
                 if self._raise_errors:
                     raise
                 await self._failed(session, error)
-            if session.finished:
+            if session.task.finished:
                 self._done.finished += 1
 
     async def _failed(self, session: AsyncSession, error: Exception) -> None:
@@ -144,7 +144,7 @@ class _Drive:
         self._done.with_problem += 1
         if len(self._done.problems) < PROBLEMS_MAX:
             self._done.problems.append(f"{session.task.rollout}: {text}")
-        if session.finished:
+        if session.task.finished:
             return
         try:
             await session.finish(problem=text)

@@ -84,7 +84,8 @@ class JobEndedError(Error):
 
 
 class CommandError(Error):
-    """A command in a sandbox did not end with 0. `result` is what it wrote."""
+    """A command in a sandbox did not end with 0, or could not be started. `result` is what it wrote;
+    None if it never ran."""
 
     result: CommandResult | None = None
 
@@ -141,19 +142,30 @@ FAMILIES: dict[type[Error], tuple[str, ...]] = {
         "retry_nothing",
         "retry_cancelled",
         "retry_too_many",
+        "max_actions",
+        "action_log_full",
+        "version_conflict",
+        "reward_not_taken",
     ),
     NotFoundError: ("not_found",),
     NotAvailableError: ("not_available_yet", "unknown_call"),
-    BusyError: ("too_many_log_readers", "too_many_uploads", "too_many_streams", "store_busy", "client_too_slow"),
+    BusyError: ("too_many_log_readers", "too_many_uploads", "too_many_streams", "store_busy", "client_too_slow", "too_many_calls"),
     UnreachableError: ("yard_unreachable", "yard_lost", "stopping", "no_yard", "data_dir_locked", "log_unavailable"),
     TableError: ("no_tables", "table_unreadable"),
     JobEndedError: ("job_ended",),
-    CommandError: ("command_failed",),
+    CommandError: ("command_failed", "command_not_started"),
     OutcomeUnknown: ("outcome_unknown",),
     ActionConflict: ("action_conflict",),
-    SandboxGone: ("sandbox_gone",),
+    SandboxGone: ("sandbox_ended",),
     ClaimLost: ("claim_lost",),
-    FileError: ("path_changed",),
+    FileError: (
+        "path_changed",
+        "bad_path",
+        "no_such_file",
+        "wrong_kind_of_file",
+        "file_too_large",
+        "workspace_full",
+    ),
 }
 
 _CLASS_OF = {code: family for family, codes in FAMILIES.items() for code in codes}

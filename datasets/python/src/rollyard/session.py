@@ -36,6 +36,8 @@ class Task:
         """Actions that were recorded already when it was claimed: so many calls give what they gave."""
         self.takes_reward = told.takes_reward
         """Its job has no grader, so that `finish` may give a reward."""
+        self.finished = False
+        """By this driver."""
 
 
 class Session(Box):
@@ -50,7 +52,6 @@ class Session(Box):
         super().__init__(client, Where(told.sandbox, told.claim))
         self.task = Task(told)
         self._actions = itertools.count()
-        self.finished = False
         client._renewals.add(self, ttl)
 
     def __repr__(self) -> str:
@@ -136,7 +137,7 @@ class Session(Box):
         """The session is over. `reward` only if `task.takes_reward`; `turn_rewards` by turn, from 0.
         `problem`: it did not work out, in words; such a rollout has no valid reward."""
         self._run(calls.finish(self._where, reward, turn_rewards, problem))
-        self.finished = True
+        self.task.finished = True
         self.close()
 
 
@@ -206,15 +207,37 @@ class Renewals:
                 self.remove(session)
 
 
+class Slots:
+    """Names for a driver of several sessions. A name gets back the session it holds, so each session
+    has one of its own; a driver that comes back asks with the same names in the same order."""
+
+    def __init__(self, driver: str | None) -> None:
+        self._driver = driver or calls.fresh_driver()
+        self._held: list[Task | None] = []
+
+    def free(self) -> int:
+        """The first whose session is finished."""
+        for slot, task in enumerate(self._held):
+            if task is None or task.finished:
+                return slot
+        self._held.append(None)
+        return len(self._held) - 1
+
+    def name(self, slot: int) -> str:
+        return f"{self._driver}-{slot}"
+
+    def hold(self, slot: int, task: Task) -> None:
+        self._held[slot] = task
+
+
 def claimed(client: Client, job: str, driver: str | None, ttl: float) -> Iterator[Session]:
-    name = driver or calls.fresh_driver()
+    slots = Slots(driver)
     while True:
-        reply = client._run(calls.claim(job, name, ttl))
+        slot = slots.free()
+        reply = client._run(calls.claim(job, slots.name(slot), ttl))
         if reply.HasField("session"):
             session = Session(client, reply.session, ttl)
-            try:
-                yield session
-            finally:
-                session.close()
+            slots.hold(slot, session.task)
+            yield session
         elif reply.drained:
             return

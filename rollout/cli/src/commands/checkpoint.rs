@@ -8,7 +8,7 @@ use rollout::Bytes;
 use rollout::checkpoint::{CheckpointId, Layer};
 use rollout_wire::v1::{
     CollectGarbageRequest, GetCheckpointRequest, ListCheckpointsRequest, ReadLayerRequest,
-    RemoveCheckpointRequest,
+    RemoveCheckpointRequest, TakeCheckpointRequest,
 };
 
 use super::Context;
@@ -34,6 +34,7 @@ pub async fn checkpoint(context: &Context, command: &CheckpointCommand) -> Resul
         CheckpointCommand::Ls(args) => ls(context, args).await,
         CheckpointCommand::Show(args) => show(context, args).await,
         CheckpointCommand::Diff(args) => diff(context, args).await,
+        CheckpointCommand::Take(args) => take(context, &args.sandbox).await,
         CheckpointCommand::Rm(args) => rm(context, args).await,
     }
 }
@@ -91,6 +92,15 @@ async fn show(context: &Context, args: &args::CheckpointId) -> Result<ExitStatus
     let id = id(&args.id)?;
     let detail = context.ask(async |client| detail(client, &id).await, |_| false).await?;
     Context::print(&context.output.checkpoint(&detail))?;
+    Ok(ExitStatus::Success)
+}
+
+/// Needs a yard that runs, as the sandbox does.
+async fn take(context: &Context, sandbox: &str) -> Result<ExitStatus, Error> {
+    let client = Client::connect(context.url()?).await?;
+    let request = TakeCheckpointRequest { sandbox: sandbox.to_owned(), claim: String::new() };
+    let taken = client.done(client.sandboxes().take_checkpoint(request).await)?;
+    Context::print(&context.output.checkpoint_taken(&taken.id))?;
     Ok(ExitStatus::Success)
 }
 
