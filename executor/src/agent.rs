@@ -217,6 +217,12 @@ impl Agent {
     fn obey(&mut self, command: Command) {
         let book = &mut self.parts.book;
         let actions = match command {
+            Command::Start(order) if order.step.work.session().is_some() => {
+                let at = At { attempt: order.attempt, generation: order.generation };
+                let message = "session steps are not available on this executor yet".to_owned();
+                let refusal = Refusal { class: RefusalClass::NeverFits, message };
+                vec![Action::Report(Report::Refused { at, refusal })]
+            }
             Command::Start(order) => book.start(*order),
             Command::BadStart { at, problem } => {
                 let message = format!("the order cannot be read: {problem}");
@@ -428,6 +434,7 @@ impl Agent {
             }),
             held: self.held(),
             version: env!("CARGO_PKG_VERSION").to_owned(),
+            sandboxes_url: String::new(),
         };
         // The link may have gone meanwhile; it asks again.
         let _gone = reply.send(Opening { incarnation, hello });

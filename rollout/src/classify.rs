@@ -66,6 +66,33 @@ impl Counters {
     }
 }
 
+/// How a session ended, when it was not killed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum SessionEnd {
+    /// By its driver's word.
+    Finished,
+    /// By its driver's word, and it did not work out.
+    GivenUp {
+        problem: String,
+    },
+    /// There was no call for so long.
+    Silent {
+        idle: Millis,
+    },
+    /// It had as many actions as it may have.
+    ActionsSpent {
+        actions: u64,
+    },
+    /// The deadline of its step.
+    Deadline,
+    NotSpawned {
+        problem: String,
+    },
+    Lost {
+        reason: String,
+    },
+}
+
 /// A declared output that is not there as declared.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct OutputProblem {
@@ -99,7 +126,62 @@ pub struct Facts<'a> {
     pub reward: Option<&'a RewardProblem>,
 }
 
-/// The failure of the attempt, or none if the step did what it should.
+/// Everything known about a session whose sandbox was ready.
+#[derive(Debug, Clone)]
+pub struct SessionFacts<'a> {
+    pub end: SessionEnd,
+    /// A client created it: nobody drives it, and it ends by its own deadlines.
+    pub unclaimed: bool,
+    /// Really run, on the monotonic clock.
+    pub run: Millis,
+    pub timeout: Millis,
+    pub limit: Limit,
+    pub counters: Counters,
+    pub outputs: &'a [OutputProblem],
+}
+
+/// The failure of a session, or none if it did what it should.
+///
+/// What a driver does in it is an agent's doing. A sandbox that a client created is over at its
+/// deadlines, and nobody is to blame for that.
+pub fn classify_session(facts: &SessionFacts<'_>) -> Option<Failure> {
+    let &SessionFacts { unclaimed, run, timeout, limit, counters, outputs, .. } = facts;
+    let as_agent = |end, timed_out| Facts {
+        kind: StepKind::Session,
+        per: Per::Rollout,
+        end,
+        timed_out,
+        run,
+        timeout,
+        limit,
+        counters,
+        outputs,
+        reward: None,
+    };
+    match &facts.end {
+        SessionEnd::Finished => output_failure(outputs),
+        SessionEnd::Silent { .. } | SessionEnd::Deadline if unclaimed => None,
+        SessionEnd::GivenUp { problem } => {
+            let message = format!("its driver gave it up after {run}: {}", shown(problem, SHOWN_CHARS_MAX));
+            Some(Failure::new(FailureCode::StepExit, message))
+        }
+        SessionEnd::Silent { idle } => {
+            let message = format!("no call of its driver for {idle}, {run} after it was ready");
+            Some(Failure::new(FailureCode::DriverLost, message))
+        }
+        SessionEnd::ActionsSpent { actions } => {
+            Some(Failure::new(FailureCode::MaxActions, format!("had {actions} actions after {run}")))
+        }
+        SessionEnd::Deadline => classify(&as_agent(End::Unknown, true)),
+        SessionEnd::NotSpawned { problem } => {
+            classify(&as_agent(End::NotSpawned { problem: problem.clone() }, false))
+        }
+        SessionEnd::Lost { reason } => classify(&as_agent(End::Lost { reason: reason.clone() }, false)),
+    }
+}
+
+/// The failure of the attempt, or none if the step did what it should. Of a session: see
+/// [`classify_session`].
 ///
 /// A grader that gave a reward has done what it should: its exit code is recorded and not read,
 /// and an output of its own that is missing is absent from its artifacts.
@@ -108,7 +190,7 @@ pub fn classify(facts: &Facts<'_>) -> Option<Failure> {
         return Some(failure);
     }
     match facts.kind {
-        StepKind::Agent => agent(facts),
+        StepKind::Agent | StepKind::Session => agent(facts),
         StepKind::Run => run(facts),
         StepKind::Grader => grader(facts),
     }
@@ -132,7 +214,7 @@ fn before_the_work(facts: &Facts<'_>) -> Option<Failure> {
 fn lost(facts: &Facts<'_>, reason: &str) -> Failure {
     let reason = shown(reason, SHOWN_CHARS_MAX);
     let code = match facts.kind {
-        StepKind::Agent => Some(FailureCode::OomGuest),
+        StepKind::Agent | StepKind::Session => Some(FailureCode::OomGuest),
         StepKind::Run => Some(exit_code(facts)),
         StepKind::Grader => None,
     };
@@ -143,7 +225,7 @@ fn lost(facts: &Facts<'_>, reason: &str) -> Failure {
     let message = format!("the sandbox was lost after {}: {reason}", facts.run);
     match facts.kind {
         StepKind::Grader => Failure::caused_by(FailureCode::GraderLost, Domain::Sandbox, message),
-        StepKind::Agent | StepKind::Run => Failure::new(FailureCode::NodeLost, message),
+        StepKind::Agent | StepKind::Run | StepKind::Session => Failure::new(FailureCode::NodeLost, message),
     }
 }
 
@@ -423,6 +505,61 @@ mod tests {
                 assert!(failure.code != Code::GraderLost || failure.domain == Domain::Sandbox);
             }
         }
+    }
+
+    #[test]
+    fn sessions_end_as_their_drivers_left_them() {
+        use FailureCode as Code;
+        let given_up = || SessionEnd::GivenUp { problem: "no\u{7} answer".into() };
+        let silent = || SessionEnd::Silent { idle: Millis(300_000) };
+        let lost = || SessionEnd::Lost { reason: "init is gone".into() };
+        let not_spawned = || SessionEnd::NotSpawned { problem: "no pid".into() };
+        let spent = || SessionEnd::ActionsSpent { actions: 5 };
+        for (end, unclaimed, counters, code, words) in [
+            (SessionEnd::Finished, false, NONE, None, ""),
+            (SessionEnd::Finished, true, OOM, None, ""),
+            (given_up(), false, NONE, Some(Code::StepExit), "gave it up after 1m1s250ms: no\\u{7} answer"),
+            (silent(), false, NONE, Some(Code::DriverLost), "no call of its driver for 5m, 1m1s250ms"),
+            (silent(), true, NONE, None, ""),
+            (spent(), false, NONE, Some(Code::MaxActions), "had 5 actions after 1m1s250ms"),
+            (
+                SessionEnd::Deadline,
+                false,
+                NONE,
+                Some(Code::AgentTimeout),
+                "ran 1m1s250ms with a timeout of 1m",
+            ),
+            (SessionEnd::Deadline, false, OOM, Some(Code::AgentTimeout), "ran 1m1s250ms"),
+            (SessionEnd::Deadline, true, NONE, None, ""),
+            (lost(), false, NONE, Some(Code::NodeLost), "was lost after 1m1s250ms: init is gone"),
+            (lost(), false, OOM, Some(Code::OomGuest), "memory limit"),
+            (lost(), true, NONE, Some(Code::NodeLost), "was lost"),
+            (not_spawned(), true, NONE, Some(Code::StartFailed), "no pid"),
+        ] {
+            let (run, timeout) = (Millis(61_250), Millis(60_000));
+            let limit = Resources::default().limit;
+            let facts = SessionFacts { end, unclaimed, run, timeout, limit, counters, outputs: &[] };
+            let failure = classify_session(&facts);
+            assert_eq!(failure.as_ref().map(|failure| failure.code), code, "{facts:?}");
+            let message = failure.map(|failure| failure.message).unwrap_or_default();
+            assert!(message.contains(words), "{message}");
+        }
+        let missing = [OutputProblem {
+            name: "patch".into(),
+            kind: OutputProblemKind::Missing { why: "nothing there".into() },
+        }];
+        let facts = |end| SessionFacts {
+            end,
+            unclaimed: false,
+            run: Millis(1),
+            timeout: Millis(2),
+            limit: Resources::default().limit,
+            counters: NONE,
+            outputs: &missing,
+        };
+        let code = |end| classify_session(&facts(end)).map(|failure| failure.code);
+        assert_eq!(code(SessionEnd::Finished), Some(Code::OutputMissing));
+        assert_eq!(code(given_up()), Some(Code::StepExit));
     }
 
     #[test]

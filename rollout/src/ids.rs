@@ -24,6 +24,7 @@ use std::str::FromStr;
 use serde::{Deserialize, Serialize};
 
 use crate::name::Name;
+use crate::plan::STEPS_MAX;
 
 /// Crockford base 32, lower case: no `i`, `l`, `o`, `u`.
 const ALPHABET: &[u8; 32] = b"0123456789abcdefghjkmnpqrstvwxyz";
@@ -185,6 +186,23 @@ impl RolloutId {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct StepIndex(pub u8);
 
+/// A live sandbox as something outside the yard names it: a step of a rollout that serves calls, and
+/// where it runs. Retries of the step keep the name. Its text is `ROLLOUT@NODE`, with `.STEP` behind the
+/// rollout if the step is not the first of its plan:
+///
+/// ```
+/// let id: rollout::SandboxId = "j0000000000007-g0-s0.2@node-a".parse().unwrap();
+/// assert_eq!((id.step, id.node.map(|node| node.to_string())), (rollout::StepIndex(2), Some("node-a".into())));
+/// ```
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct SandboxId {
+    pub rollout: RolloutId,
+    pub step: StepIndex,
+    /// None: whoever has it looks for the node.
+    pub node: Option<NodeId>,
+}
+
 /// One try of a step. `attempt` counts from 0.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct AttemptId {
@@ -209,6 +227,19 @@ impl fmt::Display for RolloutId {
             write!(f, "-r{}", self.refill)?;
         }
         Ok(())
+    }
+}
+
+impl fmt::Display for SandboxId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.rollout.fmt(f)?;
+        if self.step.0 > 0 {
+            write!(f, ".{}", self.step.0)?;
+        }
+        match &self.node {
+            Some(node) => write!(f, "@{node}"),
+            None => Ok(()),
+        }
     }
 }
 
@@ -271,6 +302,31 @@ impl FromStr for RolloutId {
     }
 }
 
+impl FromStr for SandboxId {
+    type Err = ParseIdError;
+    fn from_str(text: &str) -> Result<Self, ParseIdError> {
+        let parse = || {
+            let (place, node) = match text.split_once('@') {
+                None => (text, None),
+                Some((place, node)) => (place, Some(NodeId(node.parse().ok()?))),
+            };
+            let (rollout, step) = match place.split_once('.') {
+                None => (place, 0),
+                Some((rollout, step)) => (rollout, number(Some(step), "").filter(|&step| step > 0)?),
+            };
+            // A plan has no more steps.
+            let step = u8::try_from(step).ok().filter(|&step| usize::from(step) < STEPS_MAX)?;
+            let rollout: RolloutId = rollout.parse().ok()?;
+            (!rollout.is_shared()).then_some(SandboxId { rollout, step: StepIndex(step), node })
+        };
+        parse().ok_or_else(|| ParseIdError {
+            text: text.chars().take(64).collect(),
+            kind: "sandbox",
+            form: "ROLLOUT@NODE, with .STEP behind the rollout where its step is not the first; @NODE may be left out",
+        })
+    }
+}
+
 macro_rules! text_form {
     ($($name:ident),*) => {$(
         impl TryFrom<String> for $name {
@@ -286,7 +342,7 @@ macro_rules! text_form {
         }
     )*};
 }
-text_form!(GroupId, RolloutId);
+text_form!(GroupId, RolloutId, SandboxId);
 
 #[cfg(test)]
 mod tests {
@@ -304,6 +360,45 @@ mod tests {
         let shared = RolloutId::shared(group);
         assert_eq!(shared.to_string(), "j0000000000009-g0-shared");
         assert_eq!(shared.to_string().parse(), Ok(shared));
+    }
+
+    #[test]
+    fn sandboxes_are_named_by_rollout_step_and_node() {
+        let group = GroupId { job: JobId::from_bits(7), index: 0 };
+        let rollout = RolloutId { group, sample: 3, refill: 1 };
+        for (step, node, text) in [
+            (0, None, "j0000000000007-g0-s3-r1"),
+            (0, Some("a"), "j0000000000007-g0-s3-r1@a"),
+            (1, None, "j0000000000007-g0-s3-r1.1"),
+            (63, Some("node-1.rack_2"), "j0000000000007-g0-s3-r1.63@node-1.rack_2"),
+        ] {
+            let node = node.map(|node: &str| NodeId(node.parse().unwrap()));
+            let id = SandboxId { rollout, step: StepIndex(step), node };
+            assert_eq!(id.to_string(), text);
+            assert_eq!(text.parse(), Ok(id));
+        }
+    }
+
+    #[test]
+    fn what_names_no_sandbox_is_refused() {
+        for text in [
+            "",
+            "@a",
+            "j0000000000007@a",
+            "j0000000000007-g0@a",
+            "j0000000000007-g0-s0@",
+            "j0000000000007-g0-s0@a@b",
+            "j0000000000007-g0-s0@-a",
+            "j0000000000007-g0-s0.@a",
+            "j0000000000007-g0-s0.0",
+            "j0000000000007-g0-s0.01",
+            "j0000000000007-g0-s0.64",
+            "j0000000000007-g0-s0.+1",
+            "j0000000000007-g0-s0.1.2",
+            "j0000000000007-g0-shared@a",
+        ] {
+            assert!(text.parse::<SandboxId>().is_err(), "{text}");
+        }
     }
 
     #[test]

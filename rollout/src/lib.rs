@@ -31,7 +31,7 @@ pub mod time;
 
 pub use failure::{Domain, FailureCode};
 pub use ids::{
-    AttemptId, Generation, GroupId, IncarnationId, JobId, NodeId, RolloutId, ScheduleId, StepIndex,
+    AttemptId, Generation, GroupId, IncarnationId, JobId, NodeId, RolloutId, SandboxId, ScheduleId, StepIndex,
 };
 pub use name::Name;
 pub use quantity::{Bytes, MilliCpu, Resources};

@@ -23,7 +23,7 @@ pub struct Outcome {
     pub stdout: Captured,
     pub stderr: Captured,
     pub artifacts: Vec<Artifact>,
-    /// Only from graders.
+    /// Only from graders, and sessions of a job without one.
     pub reward: Option<Reward>,
     pub times: Times,
     pub usage: Usage,
@@ -31,6 +31,9 @@ pub struct Outcome {
     pub image_digest: String,
     /// The workspace as the step left it, stored.
     pub checkpoint: Option<Checkpoint>,
+    /// Of a session: recorded actions.
+    #[serde(default)]
+    pub actions: Option<u64>,
 }
 
 impl Outcome {
@@ -50,6 +53,7 @@ impl Outcome {
             usage: Usage::default(),
             image_digest: String::new(),
             checkpoint: None,
+            actions: None,
         }
     }
 
@@ -69,6 +73,7 @@ impl Outcome {
             usage: Usage::default(),
             image_digest: checkpoint.image.clone(),
             checkpoint: Some(checkpoint),
+            actions: None,
         }
     }
 }

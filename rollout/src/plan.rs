@@ -256,7 +256,7 @@ pub struct StepPlan {
     pub per: Per,
     pub origin: Origin,
     pub checkpoint: CheckpointPlan,
-    pub command: CommandPlan,
+    pub work: WorkPlan,
     pub image: Template,
     /// Read-only layers above the image, last on top: OCI references, or `layer:` texts (see
     /// [`crate::checkpoint::Layer`]) where a row names a tree in the blob store.
@@ -276,6 +276,8 @@ pub struct StepPlan {
     /// One lookup of a column that holds a [`HealthCheck`], or null.
     pub health_check: Option<Template>,
     pub retry: RetryPlan,
+    /// What becomes of its sandbox while nothing runs in it; none: nothing.
+    pub idle: Option<IdlePlan>,
     /// Of an agent: what it knows lies in its workspace, so that it may start again from a
     /// checkpoint taken while it ran.
     pub resume: bool,
@@ -289,6 +291,8 @@ pub enum StepKind {
     Run,
     Agent,
     Grader,
+    /// A sandbox that a driver outside works in.
+    Session,
 }
 
 impl StepKind {
@@ -297,6 +301,7 @@ impl StepKind {
             Self::Run => "run",
             Self::Agent => "agent",
             Self::Grader => "grader",
+            Self::Session => "session",
         }
     }
 }
@@ -371,6 +376,80 @@ pub enum Keep {
     All,
     /// The newest so many, 1..=1000.
     Newest(u32),
+}
+
+/// What a step does in its sandbox.
+#[derive(Debug, Clone, PartialEq)]
+pub enum WorkPlan {
+    Command(CommandPlan),
+    /// Iff the step is a [`StepKind::Session`].
+    Session(SessionPlan),
+}
+
+impl WorkPlan {
+    /// Of a session: none.
+    pub const fn command(&self) -> Option<&CommandPlan> {
+        match self {
+            Self::Command(command) => Some(command),
+            Self::Session(_) => None,
+        }
+    }
+
+    pub const fn session(&self) -> Option<&SessionPlan> {
+        match self {
+            Self::Command(_) => None,
+            Self::Session(session) => Some(session),
+        }
+    }
+}
+
+/// A sandbox that runs no command of its own and serves the calls of a driver.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SessionPlan {
+    /// Without a call for so long it ends.
+    pub idle_timeout: Millis,
+    /// Recorded actions; none: as many as there is time for.
+    pub max_actions: Option<u64>,
+    /// Its driver may give the reward: the job has no grader.
+    pub takes_reward: bool,
+    /// A client created it, and nobody has to claim it.
+    pub unclaimed: bool,
+}
+
+/// How long a session waits for a call, where its spec does not say.
+pub const SESSION_IDLE_TIMEOUT: Millis = Millis(300_000);
+
+/// What becomes of a sandbox in which nothing runs. Its deadlines go on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct IdlePlan {
+    /// Time without a running command, or with nothing going on but a model call.
+    pub park_after: Millis,
+    pub mode: IdleMode,
+}
+
+impl Default for IdlePlan {
+    fn default() -> Self {
+        Self { park_after: Millis(30_000), mode: IdleMode::Freeze }
+    }
+}
+
+/// How far an idle sandbox goes down the idle ladder.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum IdleMode {
+    /// Its processes stop, and give back what memory can be reclaimed.
+    Freeze,
+    /// Then its files are saved and it ends, to be restored by the next call.
+    Checkpoint,
+}
+
+impl IdleMode {
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Freeze => "freeze",
+            Self::Checkpoint => "checkpoint",
+        }
+    }
 }
 
 #[derive(Debug, Clone, PartialEq)]
@@ -599,7 +678,7 @@ pub struct ResolvedStep {
     pub kind: StepKind,
     pub per: Per,
     pub checkpoint: ResolvedCheckpoint,
-    pub command: ResolvedCommand,
+    pub work: ResolvedWork,
     pub image: String,
     pub layers: Vec<String>,
     pub user: String,
@@ -613,7 +692,34 @@ pub struct ResolvedStep {
     pub start_timeout: Millis,
     pub grace: Millis,
     pub health_check: Option<HealthCheck>,
+    pub idle: Option<IdlePlan>,
     pub grader: Option<GraderPlan>,
+}
+
+/// What a step does in its sandbox, with every lookup done.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ResolvedWork {
+    Command(ResolvedCommand),
+    /// Iff the step is a [`StepKind::Session`].
+    Session(SessionPlan),
+}
+
+impl ResolvedWork {
+    /// Of a session: none.
+    pub const fn command(&self) -> Option<&ResolvedCommand> {
+        match self {
+            Self::Command(command) => Some(command),
+            Self::Session(_) => None,
+        }
+    }
+
+    pub const fn session(&self) -> Option<&SessionPlan> {
+        match self {
+            Self::Command(_) => None,
+            Self::Session(session) => Some(session),
+        }
+    }
 }
 
 /// A command that has to succeed in a new sandbox before the step's own starts. Its time is part of

@@ -15,8 +15,8 @@ use crate::ids::{GroupId, JobId, RolloutId, StepIndex};
 use crate::name::Name;
 use crate::plan::{
     CommandPlan, Field, FileContent, HealthCheck, JobPlan, OUTPUT_PATHS_MAX, OutputDecl, OutputSource, Per,
-    Piece, ResolvedCheckpoint, ResolvedCommand, ResolvedContent, ResolvedFile, ResolvedStep, ResourcesPlan,
-    SourcePlan, StepPlan, Template,
+    Piece, ResolvedCheckpoint, ResolvedCommand, ResolvedContent, ResolvedFile, ResolvedStep, ResolvedWork,
+    ResourcesPlan, SourcePlan, StepPlan, Template, WorkPlan,
 };
 use crate::quantity::Resources;
 use crate::result_key::ResultKey;
@@ -87,9 +87,9 @@ pub struct RowProblem {
 
 /// Every template of a step.
 pub(crate) fn step_templates(step: &StepPlan) -> impl Iterator<Item = &Template> {
-    let arguments = match &step.command {
-        CommandPlan::Argv(arguments) => arguments.as_slice(),
-        CommandPlan::Shell(_) => &[],
+    let arguments = match &step.work {
+        WorkPlan::Command(CommandPlan::Argv(arguments)) => arguments.as_slice(),
+        WorkPlan::Command(CommandPlan::Shell(_)) | WorkPlan::Session(_) => &[],
     };
     let files = step.files.iter().flat_map(|file| {
         let content = match &file.content {
@@ -591,7 +591,8 @@ fn step_hash(
             Some(step_hash(plan, before, &bare, lookup, client_files)?)
         }
     };
-    let ResolvedStep { command, image, layers, user, workdir, env, files, .. } = resolved;
+    let command = resolved.work.command();
+    let ResolvedStep { image, layers, user, workdir, env, files, .. } = resolved;
     let text = serde_json::json!([image, layers, user, workdir, command, env, files, before]).to_string();
     Ok(format!("sha256:{}", hex::encode(Sha256::digest(text.as_bytes()))))
 }
@@ -636,7 +637,7 @@ fn with_hash(
     faults: &mut Faults,
 ) -> Result<ResolvedStep, ResolveError> {
     let image = faults.take(image(names, step), String::new())?;
-    let (command, env) = arguments(names, step, faults)?;
+    let (work, env) = arguments(names, step, faults)?;
     let mut time = |name, field| faults.take(time(names, step, name, field), Millis(0));
     let timeout = time("timeout", &step.timeout)?;
     let start_timeout = time("start_timeout", &step.start_timeout)?;
@@ -651,7 +652,7 @@ fn with_hash(
         kind: step.kind,
         per: step.per,
         checkpoint: ResolvedCheckpoint { after: step.checkpoint.after, every: step.checkpoint.every },
-        command,
+        work,
         image,
         layers,
         user,
@@ -664,6 +665,7 @@ fn with_hash(
         start_timeout,
         grace,
         health_check: faults.take(health_check(names, step), None)?,
+        idle: step.idle,
         grader: step.grader.clone(),
     })
 }

@@ -186,11 +186,12 @@ labels: {}
 tasks: {from: {inline: [{n: 1}]}}
 group: {}
 admission: {}
-defaults: {image: host, resources: {request: {}, limit: {}}, retry: {}, checkpoint: {}}
+defaults: {image: host, resources: {request: {}, limit: {}}, retry: {}, checkpoint: {}, idle: {}}
 output: {shard: {}, retain: {}}
 matrix: {values: {}}
 steps:
   - {name: a, agent: {command: [x]}, outputs: [{name: o, path: o}], resources: {request: {}, limit: {}}}
+  - {name: s, session: {}}
   - name: g
     needs: [a]
     image: host

@@ -90,7 +90,7 @@ fn tests_and_solution_are_never_in_the_sandbox_of_the_agent() {
         assert_eq!(agent.layers, [layer("b")]);
         assert_eq!(grade.layers, [layer("a")]);
         for step in [&agent, &grade] {
-            let rest = format!("{:?}{:?}{:?}", step.files, step.env, step.command);
+            let rest = format!("{:?}{:?}{:?}", step.files, step.env, step.work);
             assert!(!rest.contains("layer:"), "{rest}");
         }
     }
@@ -152,7 +152,7 @@ fn a_separate_grader_gets_the_declared_artifacts_where_they_were() {
 #[test]
 fn steps_take_what_the_task_says_and_defaults_win_over_it() {
     let [agent, grade] = resolved(&plan("{harbor: tasks, agent: [run, \"${HOME}\"]}", ""));
-    assert_eq!(agent.command, ResolvedCommand::Argv(vec!["run".into(), "${HOME}".into()]));
+    assert_eq!(agent.work.command(), Some(&ResolvedCommand::Argv(vec!["run".into(), "${HOME}".into()])));
     assert_eq!((agent.image.as_str(), agent.user.as_str()), ("dir:/srv/image", "dev"));
     assert_eq!((agent.workdir.as_str(), grade.user.as_str()), ("/app", "root"));
     assert_eq!((agent.timeout.0, grade.timeout.0), (90_000, 20_000));

@@ -7,7 +7,7 @@ use proptest::prelude::*;
 use rollout::plan::{
     CommandPlan, Field, GraderPlan, JobPlan, Keep, OnAgentTimeout, OnGraderTimeout, OnIncomplete, Origin,
     OutputSource, Per, Piece, ResolvedCommand, ResolvedContent, ResourcesPlan, RewardSource, SourcePlan,
-    Split, StepKind, TaskSource, Template,
+    Split, StepKind, TaskSource, Template, WorkPlan,
 };
 use rollout::resolve::{self, Lookup, ResolveError};
 use rollout::spec::{self, DiagnosticCode, Severity};
@@ -100,7 +100,8 @@ fn the_minimal_job_means_what_it_says() {
 
     let [work, grade] = plan.steps.as_slice() else { panic!("two steps") };
     assert_eq!((work.name.as_str(), work.kind, work.origin), ("work", StepKind::Run, Origin::Image));
-    assert_eq!(work.command, CommandPlan::Shell("echo $((N * 7)) > answer".to_owned()));
+    let command = CommandPlan::Shell("echo $((N * 7)) > answer".to_owned());
+    assert_eq!(work.work, WorkPlan::Command(command));
     assert_eq!(work.env, BTreeMap::from([("N".to_owned(), looked_up(&["row", "n"]))]));
     assert_eq!(work.image, Template::literal("host"));
     assert_eq!((work.user.as_literal(), work.workdir.as_literal()), (Some("rollout"), Some("/workspace")));
@@ -289,7 +290,8 @@ fn every_lookup_finds_its_value() {
     let TaskSource::Inline(rows) = &plan.tasks.source else { panic!("inline") };
     let files = BTreeMap::from([("tool.sh".to_owned(), "00ff".to_owned())]);
     let step = resolve::resolve_step(&plan, StepIndex(0), &lookup(&rows[0]), &files).unwrap();
-    assert_eq!(step.command, ResolvedCommand::Argv(vec!["solve".to_owned(), "hi-2".to_owned()]));
+    let command = ResolvedCommand::Argv(vec!["solve".to_owned(), "hi-2".to_owned()]);
+    assert_eq!(step.work.command(), Some(&command));
     let env = |key: &str| step.env[key].as_str();
     assert_eq!([env("N"), env("ON"), env("B"), env("TEAM")], ["6", "true", "x", "blue"]);
     assert_eq!(env("JOB"), format!("test j0000000000007 {}", plan.spec_hash));
@@ -313,7 +315,8 @@ fn shell_text_is_never_expanded() {
     let plan = plan(&text);
     let TaskSource::Inline(rows) = &plan.tasks.source else { panic!("inline") };
     let step = resolve::resolve_step(&plan, StepIndex(0), &lookup(&rows[0]), &BTreeMap::new()).unwrap();
-    assert_eq!(step.command, ResolvedCommand::Shell("echo ${row.n} $${x}".to_owned()));
+    let command = ResolvedCommand::Shell("echo ${row.n} $${x}".to_owned());
+    assert_eq!(step.work.command(), Some(&command));
     let command = OutputSource::Command("echo ${HOME}".to_owned());
     assert_eq!(step.outputs[0].source, command);
 }

@@ -75,6 +75,7 @@ pub fn outcome() -> Outcome {
         },
         usage: Usage { cpu: Some(Millis(2500)), memory_peak: Some(Bytes(64 << 20)), disk_peak: None },
         checkpoint: None,
+        actions: None,
         image_digest: "host:abc".to_owned(),
     }
 }

@@ -107,6 +107,7 @@ impl Account {
             usage: self.meter.usage(),
             image_digest: image_digest.to_owned(),
             checkpoint: None,
+            actions: None,
         }
     }
 }

@@ -97,10 +97,10 @@ impl<'a> Saver<'a> {
     /// what it began with: it gains nothing by it. How it failed before stands.
     fn refuse(&self, outcome: &mut Outcome, problem: &str) {
         let code = match self.order.step.kind {
-            StepKind::Agent => FailureCode::OutputMissing,
+            StepKind::Agent | StepKind::Session => FailureCode::OutputMissing,
             StepKind::Run | StepKind::Grader => FailureCode::StepExit,
         };
-        if self.order.step.kind == StepKind::Agent {
+        if matches!(self.order.step.kind, StepKind::Agent | StepKind::Session) {
             let sandbox = self.saving.sandbox;
             let layers = sandbox.layers().iter().map(|mounted| mounted.layer.clone()).collect();
             outcome.checkpoint = Some(Checkpoint { image: sandbox.image_digest().to_owned(), layers });

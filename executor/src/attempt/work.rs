@@ -74,6 +74,9 @@ impl Work<'_> {
         kills: &mut Kills,
         progress: &(impl Fn(Progress) + Sync),
     ) {
+        let Some(command) = self.order.step.work.command() else {
+            return account.decide(FailureCode::Unclassified, "a session has no command to run".to_owned());
+        };
         let (stdout, stderr, captures) = match self.open_captures().await {
             Ok(opened) => opened,
             Err(source) => {
@@ -82,7 +85,7 @@ impl Work<'_> {
             }
         };
         let spawn = Spawn {
-            argv: environment::argv(&self.order.step.command),
+            argv: environment::argv(command),
             env: self.env.clone(),
             cwd: self.order.step.workdir.clone(),
             user: self.order.step.user.clone(),
@@ -249,7 +252,7 @@ impl Work<'_> {
         }
         // A plain step or a grader that failed is over; what an agent left is graded all the same.
         let should_collect = match step.kind {
-            StepKind::Agent => true,
+            StepKind::Agent | StepKind::Session => true,
             StepKind::Run => account.end == End::Exited(0) && !account.timed_out,
             StepKind::Grader => !account.timed_out,
         };

@@ -1,7 +1,7 @@
 use proptest::prelude::*;
 use rollout::failure::{Failure, FailureCode};
 use rollout::outcome::{Captured, Outcome, Times, Usage};
-use rollout::plan::{Per, ResolvedCheckpoint, ResolvedCommand, ResolvedStep, StepKind};
+use rollout::plan::{Per, ResolvedCheckpoint, ResolvedCommand, ResolvedStep, ResolvedWork, StepKind};
 use rollout::quantity::Request;
 use rollout::{
     AttemptId, Bytes, Generation, GroupId, JobId, MilliCpu, Millis, Resources, RolloutId, StepIndex,
@@ -36,7 +36,7 @@ fn order(attempt: AttemptId, generation: u64) -> Order {
         kind: StepKind::Run,
         per: Per::Rollout,
         checkpoint: ResolvedCheckpoint::default(),
-        command: ResolvedCommand::Shell("true".into()),
+        work: ResolvedWork::Command(ResolvedCommand::Shell("true".into())),
         image: "host".into(),
         layers: vec![],
         user: "rollout".into(),
@@ -49,6 +49,7 @@ fn order(attempt: AttemptId, generation: u64) -> Order {
         start_timeout: Millis(1000),
         grace: Millis(0),
         health_check: None,
+        idle: None,
         grader: None,
     };
     let generation = Generation(generation);
@@ -74,6 +75,7 @@ fn outcome() -> Box<Outcome> {
         usage: Usage::default(),
         image_digest: String::new(),
         checkpoint: None,
+        actions: None,
     })
 }
 

@@ -124,7 +124,7 @@ pub(super) fn arguments(
     names: &Names<'_>,
     step: &StepPlan,
     faults: &mut Faults,
-) -> Result<(ResolvedCommand, BTreeMap<String, String>), ResolveError> {
+) -> Result<(ResolvedWork, BTreeMap<String, String>), ResolveError> {
     let mut env = match &step.env_column {
         None => BTreeMap::new(),
         Some(column) => faults.take(names.variables(step, column), BTreeMap::new())?,
@@ -135,13 +135,16 @@ pub(super) fn arguments(
         total += text.len();
         Ok(text)
     };
-    let command = match &step.command {
-        CommandPlan::Shell(text) => ResolvedCommand::Shell(text.clone()),
-        CommandPlan::Argv(arguments) => {
+    let work = match &step.work {
+        WorkPlan::Session(session) => ResolvedWork::Session(*session),
+        WorkPlan::Command(CommandPlan::Shell(text)) => {
+            ResolvedWork::Command(ResolvedCommand::Shell(text.clone()))
+        }
+        WorkPlan::Command(CommandPlan::Argv(arguments)) => {
             let arguments = arguments.iter().enumerate();
             let expanded =
                 arguments.map(|(position, argument)| expand(format!("agent.command[{position}]"), argument));
-            ResolvedCommand::Argv(expanded.collect::<Result<_, _>>()?)
+            ResolvedWork::Command(ResolvedCommand::Argv(expanded.collect::<Result<_, _>>()?))
         }
     };
     for (key, value) in &step.env {
@@ -160,12 +163,12 @@ pub(super) fn arguments(
         let field = format!("{}: command and env", step.name);
         faults.pass(ResolveError::TooLong { field, bytes: total, limit: spec::ARGUMENTS_BYTES_MAX })?;
     }
-    if let ResolvedCommand::Argv(arguments) = &command
+    if let Some(ResolvedCommand::Argv(arguments)) = work.command()
         && arguments.first().is_none_or(String::is_empty)
     {
         faults.pass(bad(step, "agent.command[0]", "is empty".to_owned(), "a program"))?;
     }
-    Ok((command, env))
+    Ok((work, env))
 }
 
 fn argument(

@@ -232,11 +232,11 @@ fn output(job: &View<'_>, scope: &Scope, models: &models::Models, sink: &mut Sin
 
 fn warn_steps(job: &View<'_>, steps: &Steps<'_>, models: &models::Models, sink: &mut Sink) {
     let docs = &steps.docs;
-    let rewarded = docs.iter().any(|doc| doc.kind == StepKind::Grader || doc.own.has("session"));
+    let rewarded = docs.iter().any(|doc| matches!(doc.kind, StepKind::Grader | StepKind::Session));
     if !rewarded && let Some(found) = job.find("steps").filter(|_| !docs.is_empty()) {
         let message = "no step gives a reward: `reward` will be null in every row";
         let fault = Diagnostic::warning(Code::NoReward, found.key_span, &found.path, message);
-        sink.push(fault.expected("a step with `grader`, if rewards are wanted"));
+        sink.push(fault.expected("a step with `grader` or `session`, if rewards are wanted"));
     }
     let trained: Vec<&str> = models.trained.iter().map(String::as_str).collect();
     for doc in docs.iter().filter(|doc| super::step::lacks_tokens(doc, &trained)) {
@@ -248,7 +248,7 @@ fn warn_steps(job: &View<'_>, steps: &Steps<'_>, models: &models::Models, sink: 
     }
     let Some(graph) = steps.graph.as_ref().filter(|_| docs.len() > 1) else { return };
     for (index, doc) in docs.iter().enumerate() {
-        let idle = doc.kind == StepKind::Run && !doc.own.has("outputs") && !doc.own.has("session");
+        let idle = doc.kind == StepKind::Run && !doc.own.has("outputs");
         if idle && !graph.is_needed(index) {
             let message = format!(
                 "nothing uses the step {}: it feeds no reward, no output and no step",

@@ -14,9 +14,10 @@ use super::view::{Found, Layered, View};
 use crate::expression;
 use crate::ids::StepIndex;
 use crate::plan::{
-    CheckpointPlan, CommandPlan, Field, FileContent, FilePlan, GraderPlan, InputPlan, Keep, OnAgentTimeout,
-    OnGraderTimeout, Origin, OutputDecl, OutputSource, Per, Piece, RetryPlan, RewardSource, SourcePlan,
-    StepKind, StepPlan, TREE_MEDIA_TYPE, Template,
+    CheckpointPlan, CommandPlan, Field, FileContent, FilePlan, GraderPlan, IdleMode, IdlePlan, InputPlan,
+    Keep, OnAgentTimeout, OnGraderTimeout, Origin, OutputDecl, OutputSource, Per, Piece, RetryPlan,
+    RewardSource, SESSION_IDLE_TIMEOUT, SessionPlan, SourcePlan, StepKind, StepPlan, TREE_MEDIA_TYPE,
+    Template, WorkPlan,
 };
 use crate::quantity::Bytes;
 use crate::time::Millis;
@@ -60,7 +61,8 @@ pub(crate) fn image(doc: &StepDoc<'_>, before: Option<Template>, sink: &mut Sink
 }
 
 /// Everything of a step but its needs, its origin, its image and its inputs, which stay empty.
-pub(crate) fn read(doc: &StepDoc<'_>, sink: &mut Sink) -> Option<StepPlan> {
+/// `takes_reward`: nothing else of the job gives one.
+pub(crate) fn read(doc: &StepDoc<'_>, takes_reward: bool, sink: &mut Sink) -> Option<StepPlan> {
     let all = &doc.all;
     check_env_timeout(all, sink);
     let files = files(doc, sink);
@@ -71,13 +73,8 @@ pub(crate) fn read(doc: &StepDoc<'_>, sink: &mut Sink) -> Option<StepPlan> {
         None => None,
         Some(view) => Some(grader(&view, sink)?),
     };
-    let command = match doc.own.object("agent") {
-        Some(agent) => {
-            let items = agent.find("command")?.node.items().iter();
-            CommandPlan::Argv(items.map(|item| expression::parse(item.text()?).ok()).collect::<Option<_>>()?)
-        }
-        None => CommandPlan::Shell(doc.own.text("run")?.to_owned()),
-    };
+    let work = work(&doc.own, takes_reward)?;
+    let idle = idle(doc)?;
     Some(StepPlan {
         name: doc.own.parse("name")?,
         kind: doc.kind,
@@ -85,7 +82,7 @@ pub(crate) fn read(doc: &StepDoc<'_>, sink: &mut Sink) -> Option<StepPlan> {
         per: Per::Rollout,
         origin: Origin::Image,
         checkpoint: CheckpointPlan::default(),
-        command,
+        work,
         image: Template::literal(""),
         layers: layers(all)?,
         user: expression::parse(all.text("user").unwrap_or(USER)).ok()?,
@@ -101,9 +98,49 @@ pub(crate) fn read(doc: &StepDoc<'_>, sink: &mut Sink) -> Option<StepPlan> {
         grace: time(all, "grace", GRACE)?,
         health_check: health_check(all, sink),
         retry: retry?,
+        idle,
         resume: doc.own.object("agent").is_some_and(|agent| agent.text("resume") == Some("true")),
         grader,
     })
+}
+
+fn work(own: &View<'_>, takes_reward: bool) -> Option<WorkPlan> {
+    if let Some(session) = own.object("session") {
+        let default = SESSION_IDLE_TIMEOUT;
+        return Some(WorkPlan::Session(SessionPlan {
+            idle_timeout: session.text("idle_timeout").map_or(Some(default), |text| text.parse().ok())?,
+            max_actions: session
+                .text("max_actions")
+                .map_or(Some(None), |text| text.parse().ok().map(Some))?,
+            takes_reward,
+            unclaimed: false,
+        }));
+    }
+    let command = match own.object("agent") {
+        Some(agent) => {
+            let items = agent.find("command")?.node.items().iter();
+            CommandPlan::Argv(items.map(|item| expression::parse(item.text()?).ok()).collect::<Option<_>>()?)
+        }
+        None => CommandPlan::Shell(own.text("run")?.to_owned()),
+    };
+    Some(WorkPlan::Command(command))
+}
+
+/// As written; else of what waits for somebody outside, and of nothing else.
+fn idle(doc: &StepDoc<'_>) -> Option<Option<IdlePlan>> {
+    let default = IdlePlan::default();
+    let waits = matches!(doc.kind, StepKind::Agent | StepKind::Session);
+    let view = doc.all.object("idle");
+    if doc.all.find("idle").is_none() {
+        return Some(waits.then_some(default));
+    }
+    let park_after = view.text("park_after").map_or(Some(default.park_after), |text| text.parse().ok())?;
+    let mode = match view.text("mode") {
+        None | Some("freeze") => IdleMode::Freeze,
+        Some("checkpoint") => IdleMode::Checkpoint,
+        Some(_) => return None,
+    };
+    Some(Some(IdlePlan { park_after, mode }))
 }
 
 fn time(all: &Layered<'_>, name: &str, default: Millis) -> Option<Field<Millis>> {
@@ -553,7 +590,7 @@ fn checkpoint_key(doc: &StepDoc<'_>, view: &Layered<'_>, sink: &mut Sink) -> Opt
     if doc.kind != StepKind::Run {
         refuse(
             format!(
-                "{} is not a run step: what an agent or a grader does is never shared",
+                "{} is not a run step: what an agent, a driver or a grader does is never shared",
                 quoted(&doc.name)
             ),
             "`key` on run steps only",

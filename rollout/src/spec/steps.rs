@@ -78,25 +78,30 @@ fn read_doc<'t>(node: &'t Node, index: usize, defaults: Option<View<'t>>, sink: 
         );
         sink.push(fault.expected("another name"));
     }
-    let kind = match (own.has("grader"), own.has("agent")) {
-        (true, _) => StepKind::Grader,
-        (false, true) => StepKind::Agent,
-        (false, false) => StepKind::Run,
+    let kind = if own.has("grader") {
+        StepKind::Grader
+    } else if own.has("session") {
+        StepKind::Session
+    } else if own.has("agent") {
+        StepKind::Agent
+    } else {
+        StepKind::Run
     };
     check_work(&own, kind, sink);
     StepDoc { name: text, name_span, kind, all: Layered::new(Some(own.clone()), defaults), own }
 }
 
-/// Exactly one of `run`, `agent`, `session` gives the work; a grader uses `run`. Sessions are not
-/// available yet, so nobody is told to write one.
+/// Exactly one of `run`, `agent`, `session` gives the work; a grader uses `run`.
 fn check_work(own: &View<'_>, kind: StepKind, sink: &mut Sink) {
     let given: Vec<_> =
         ["run", "agent", "session"].into_iter().filter_map(|key| Some((key, own.find(key)?))).collect();
     match given.as_slice() {
         [] => {
             let path = format!("{}.run", own.path);
-            let expected =
-                if kind == StepKind::Grader { "`run`, as this is a grader" } else { "`run` or `agent`" };
+            let expected = match kind {
+                StepKind::Grader => "`run`, as this is a grader",
+                _ => "`run`, `agent` or `session`",
+            };
             let message = format!("{} has nothing to do", quoted(&own.path));
             sink.push(
                 Diagnostic::error(Code::MissingField, own.node.span, &path, message).expected(expected),
@@ -111,7 +116,7 @@ fn check_work(own: &View<'_>, kind: StepKind, sink: &mut Sink) {
         [(first, _), (second, found), ..] => {
             let message = format!("`{second}` beside `{first}`: a step does one of them");
             let fault = Diagnostic::error(Code::BadRelation, found.key_span, &found.path, message);
-            sink.push(fault.expected("exactly one of `run`, `agent`"));
+            sink.push(fault.expected("exactly one of `run`, `agent`, `session`"));
         }
     }
 }
@@ -162,7 +167,7 @@ fn check_per(docs: &[StepDoc<'_>], graph: &Graph, index: usize, sink: &mut Sink)
         return;
     }
     let Some(found) = doc.all.find("per") else { return };
-    if doc.kind != StepKind::Run || doc.own.has("session") {
+    if doc.kind != StepKind::Run {
         let message = format!("{} runs once a group and is not a run step", quoted(&doc.name));
         let fault = Diagnostic::error(Code::BadRelation, found.node.span, &found.path, message);
         sink.push(fault.expected("`per: group` on run steps only"));
@@ -354,6 +359,7 @@ fn plan(
     }
     let mut steps: Vec<Option<StepPlan>> = Vec::new();
     let mut images = vec![None; docs.len()];
+    let takes_reward = docs.iter().all(|doc| doc.kind != StepKind::Grader);
     for &index in &graph.order {
         let doc = &docs[index];
         let before = starts[index].and_then(Start::step);
@@ -368,7 +374,7 @@ fn plan(
             Start::Checkpoint(before) => Origin::Checkpoint(places[before]),
         });
         step::check_layers(doc, matches!(origin, Some(Origin::Live(_))), sink);
-        let rest = step::read(doc, sink);
+        let rest = step::read(doc, takes_reward, sink);
         let checkpoint = step::checkpoint(doc, users(starts, index), sink);
         check_key(docs, starts, index, sink);
         let step = (|| {

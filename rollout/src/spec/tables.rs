@@ -319,8 +319,7 @@ static STEP_FIELDS: &[Field] = &[
     field("agent", Shape::Object(&AGENT), "Makes the step an agent step."),
     field("models", list(&PLAIN_NAME, MODELS_MAX), "Models the step may call.").later("no `models`"),
     field("grader", Shape::Object(&GRADER), "Makes the step a grader: `run` must give a reward."),
-    field("session", Shape::Object(&SESSION), "A sandbox driven from outside.")
-        .later("a `run` or `agent` step; sessions come later"),
+    field("session", Shape::Object(&SESSION), "Makes the step a session: a sandbox driven from outside."),
     field(
         "image",
         looked_up(Grammar::Image, Known::Group),
@@ -379,7 +378,11 @@ static STEP_FIELDS: &[Field] = &[
         "`fresh`: a new sandbox; `reuse`: the live sandbox of `from`.",
     ),
     field("checkpoint", Shape::Object(&CHECKPOINT), "When the workspace is saved."),
-    field("idle", Shape::Object(&IDLE), "Give resources back while nothing runs.").later("no `idle`"),
+    field(
+        "idle",
+        Shape::Object(&IDLE),
+        "Give resources back while nothing runs; default of agent and session steps, else off.",
+    ),
     field("timeout", looked_up(STEP_TIME, Known::Group), "Wall clock of one attempt; default 10m."),
     field("env_timeout", duration(SECOND, WEEK), "As `timeout`, without model wait.")
         .later("no `env_timeout`; `timeout` bounds the step"),
@@ -434,8 +437,12 @@ static AGENT: Object = Object::new(
 static SESSION: Object = Object::new(
     "Session",
     &[
-        field("idle_timeout", duration(SECOND, DURATION_MAX), "Longest time without an action."),
-        field("max_actions", count(1, COUNT_MAX), "Most actions."),
+        field(
+            "idle_timeout",
+            duration(SECOND, DURATION_MAX),
+            "Longest time without a call of its driver; default 5m.",
+        ),
+        field("max_actions", count(1, COUNT_MAX), "Most recorded actions; default no limit."),
     ],
 );
 
@@ -609,8 +616,12 @@ static CHECKPOINT: Object = Object::new(
 static IDLE: Object = Object::new(
     "Idle",
     &[
-        field("park_after", duration(SECOND, DURATION_MAX), "Time without a running command."),
-        field("mode", Shape::Choice(&[choice("freeze"), choice("checkpoint")]), "How far to go down."),
+        field("park_after", duration(SECOND, DURATION_MAX), "Time without a running command; default 30s."),
+        field(
+            "mode",
+            Shape::Choice(&[choice("freeze"), choice("checkpoint")]),
+            "`freeze` keeps its processes, `checkpoint` its files only; default `freeze`.",
+        ),
     ],
 );
 

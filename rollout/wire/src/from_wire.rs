@@ -7,9 +7,9 @@ use rollout::checkpoint::{Checkpoint, LAYERS_MAX, Layer};
 use rollout::failure::{Domain, Failure};
 use rollout::outcome::{Artifact, Captured, Outcome, Reward, Times, Usage};
 use rollout::plan::{
-    GraderPlan, HealthCheck, OUTPUT_PATHS_MAX, OnAgentTimeout, OnGraderTimeout, OutputDecl, OutputSource,
-    Per, ResolvedCheckpoint, ResolvedCommand, ResolvedContent, ResolvedFile, ResolvedStep, RewardSource,
-    STEPS_MAX, StepKind,
+    GraderPlan, HealthCheck, IdleMode, IdlePlan, OUTPUT_PATHS_MAX, OnAgentTimeout, OnGraderTimeout,
+    OutputDecl, OutputSource, Per, ResolvedCheckpoint, ResolvedCommand, ResolvedContent, ResolvedFile,
+    ResolvedStep, ResolvedWork, RewardSource, STEPS_MAX, SessionPlan, StepKind,
 };
 use rollout::quantity::{Limit, Request};
 use rollout::reward::REWARD_FILE_BYTES_MAX;
@@ -84,18 +84,17 @@ pub fn resources(field: &str, message: Option<&v1::Resources>) -> Result<Resourc
 }
 
 pub fn step(message: &v1::Step) -> Result<ResolvedStep, WireError> {
+    let kind = match message.kind.as_str() {
+        "run" => StepKind::Run,
+        "agent" => StepKind::Agent,
+        "grader" => StepKind::Grader,
+        "session" => StepKind::Session,
+        other => return Err(wrong("step.kind", format!("unknown kind `{other}`"))),
+    };
     Ok(ResolvedStep {
         name: parse("step.name", &message.name)?,
-        kind: match message.kind.as_str() {
-            "run" => StepKind::Run,
-            "agent" => StepKind::Agent,
-            "grader" => StepKind::Grader,
-            other => return Err(wrong("step.kind", format!("unknown kind `{other}`"))),
-        },
-        command: match required("step.command", message.command.as_ref())? {
-            v1::step::Command::Shell(text) => ResolvedCommand::Shell(text.clone()),
-            v1::step::Command::Argv(argv) => ResolvedCommand::Argv(argv.items.clone()),
-        },
+        kind,
+        work: work(kind, message)?,
         image: message.image.clone(),
         layers: message.layers.clone(),
         user: message.user.clone(),
@@ -115,6 +114,7 @@ pub fn step(message: &v1::Step) -> Result<ResolvedStep, WireError> {
             start_interval: Millis(check.start_interval_ms),
             retries: check.retries,
         }),
+        idle: message.idle.as_ref().map(idle).transpose()?,
         grader: message.grader.as_ref().map(grader).transpose()?,
         per: match message.per.as_str() {
             "rollout" => Per::Rollout,
@@ -126,6 +126,34 @@ pub fn step(message: &v1::Step) -> Result<ResolvedStep, WireError> {
             every: message.checkpoint_every_ms.map(Millis),
         },
     })
+}
+
+/// A session and nothing else has a session to serve, and no command.
+fn work(kind: StepKind, message: &v1::Step) -> Result<ResolvedWork, WireError> {
+    match (kind, &message.session, &message.command) {
+        (StepKind::Session, Some(session), None) => Ok(ResolvedWork::Session(SessionPlan {
+            idle_timeout: Millis(session.idle_timeout_ms),
+            max_actions: session.max_actions,
+            takes_reward: session.takes_reward,
+            unclaimed: session.unclaimed,
+        })),
+        (StepKind::Session, None, _) => Err(wrong("step.session", "missing")),
+        (StepKind::Session, Some(_), Some(_)) => Err(wrong("step.command", "a session runs none")),
+        (_, Some(_), _) => Err(wrong("step.session", format!("the kind is `{}`", kind.as_str()))),
+        (_, None, command) => Ok(ResolvedWork::Command(match required("step.command", command.as_ref())? {
+            v1::step::Command::Shell(text) => ResolvedCommand::Shell(text.clone()),
+            v1::step::Command::Argv(argv) => ResolvedCommand::Argv(argv.items.clone()),
+        })),
+    }
+}
+
+fn idle(message: &v1::Idle) -> Result<IdlePlan, WireError> {
+    let mode = match message.mode.as_str() {
+        "freeze" => IdleMode::Freeze,
+        "checkpoint" => IdleMode::Checkpoint,
+        other => return Err(wrong("step.idle.mode", format!("unknown mode `{}`", shown(other, 40)))),
+    };
+    Ok(IdlePlan { park_after: Millis(message.park_after_ms), mode })
 }
 
 /// A stack of layers: bounded, with an id and a blob each.
@@ -225,6 +253,7 @@ pub fn outcome(message: &v1::Outcome) -> Result<Outcome, WireError> {
         usage: message.usage.as_ref().map(usage).transpose()?.unwrap_or_default(),
         image_digest: message.image_digest.clone(),
         checkpoint: message.checkpoint.as_ref().map(|c| checkpoint("outcome.checkpoint", c)).transpose()?,
+        actions: message.actions.map(|actions| amount("outcome.actions", actions)).transpose()?,
     })
 }
 

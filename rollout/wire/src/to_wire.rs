@@ -4,8 +4,8 @@ use rollout::checkpoint::{Checkpoint, Layer};
 use rollout::failure::Failure;
 use rollout::outcome::{Artifact, Captured, Outcome, Reward, Times, Usage};
 use rollout::plan::{
-    GraderPlan, OnAgentTimeout, OnGraderTimeout, OutputDecl, OutputSource, Per, ResolvedCommand,
-    ResolvedContent, ResolvedFile, ResolvedStep, RewardSource,
+    GraderPlan, IdlePlan, OnAgentTimeout, OnGraderTimeout, OutputDecl, OutputSource, Per, ResolvedCommand,
+    ResolvedContent, ResolvedFile, ResolvedStep, RewardSource, SessionPlan,
 };
 use rollout::{AttemptId, Resources};
 
@@ -40,7 +40,7 @@ pub fn step(step: &ResolvedStep) -> v1::Step {
     v1::Step {
         name: step.name.to_string(),
         kind: step.kind.as_str().to_owned(),
-        command: Some(match &step.command {
+        command: step.work.command().map(|command| match command {
             ResolvedCommand::Shell(text) => v1::step::Command::Shell(text.clone()),
             ResolvedCommand::Argv(items) => v1::step::Command::Argv(v1::Argv { items: items.clone() }),
         }),
@@ -71,7 +71,22 @@ pub fn step(step: &ResolvedStep) -> v1::Step {
             start_interval_ms: check.start_interval.0,
             retries: check.retries,
         }),
+        session: step.work.session().map(session),
+        idle: step.idle.as_ref().map(idle),
     }
+}
+
+fn session(session: &SessionPlan) -> v1::SessionStep {
+    v1::SessionStep {
+        idle_timeout_ms: session.idle_timeout.0,
+        max_actions: session.max_actions,
+        takes_reward: session.takes_reward,
+        unclaimed: session.unclaimed,
+    }
+}
+
+fn idle(idle: &IdlePlan) -> v1::Idle {
+    v1::Idle { park_after_ms: idle.park_after.0, mode: idle.mode.as_str().to_owned() }
 }
 
 pub fn checkpoint(checkpoint: &Checkpoint) -> v1::Checkpoint {
@@ -150,6 +165,7 @@ pub fn outcome(outcome: &Outcome) -> v1::Outcome {
         usage: Some(usage(&outcome.usage)),
         image_digest: outcome.image_digest.clone(),
         checkpoint: outcome.checkpoint.as_ref().map(checkpoint),
+        actions: outcome.actions,
     }
 }
 

@@ -199,6 +199,7 @@ impl Life {
             }),
             held: self.held(),
             version: "fake/1".to_owned(),
+            sandboxes_url: String::new(),
         }
     }
 

@@ -176,6 +176,7 @@ impl World {
         let (kind, saves) = (step.kind, step.checkpoint.after);
         let failure = match (self.below(6), kind) {
             (0, _) => Some(Failure::new(FailureCode::StartFailed, "no \u{1f980} image \0")),
+            (1, StepKind::Session) => Some(Failure::new(FailureCode::DriverLost, "silent")),
             (1, StepKind::Agent) => Some(Failure::new(FailureCode::AgentTimeout, "ran 30s")),
             (1, StepKind::Run) => Some(Failure::new(FailureCode::StepExit, "exit code 3")),
             (1, StepKind::Grader) => Some(Failure::new(FailureCode::RewardBad, "NaN")),
@@ -197,6 +198,7 @@ impl World {
             usage: Usage::default(),
             image_digest: "host:0".to_owned(),
             checkpoint: saves.then(|| self.workspace()),
+            actions: (kind == StepKind::Session).then(|| self.below(100)),
         }
     }
 

@@ -37,7 +37,7 @@ pub fn step(name: &str, kind: StepKind, needs: &[u8]) -> StepPlan {
         per: Per::Rollout,
         origin: Origin::Image,
         checkpoint: CheckpointPlan::default(),
-        command: CommandPlan::Shell("true".into()),
+        work: WorkPlan::Command(CommandPlan::Shell("true".into())),
         image: Template::literal("host"),
         layers: vec![],
         user: Template::literal("rollout"),
@@ -53,6 +53,7 @@ pub fn step(name: &str, kind: StepKind, needs: &[u8]) -> StepPlan {
         grace: Millis(1_000).into(),
         health_check: None,
         retry: RetryPlan { limit: 2, backoff: Millis(100), max_backoff: Millis(1_000) },
+        idle: None,
         resume: false,
         grader: (kind == StepKind::Grader).then_some(grader),
     }
@@ -171,6 +172,7 @@ pub fn outcome(code: Option<FailureCode>, reward: Option<f32>) -> Box<Outcome> {
         usage: Usage::default(),
         image_digest: "host:0".into(),
         checkpoint: None,
+        actions: None,
     })
 }
 
