@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 CODE_METADATA = "rollyard-code"
 HINT_METADATA = "rollyard-hint"
 DETAILS_METADATA = "grpc-status-details-bin"
+COMMAND_FAILED = "command_failed"
 
 
 class Error(Exception):
@@ -153,7 +154,7 @@ FAMILIES: dict[type[Error], tuple[str, ...]] = {
     UnreachableError: ("yard_unreachable", "yard_lost", "stopping", "no_yard", "data_dir_locked", "log_unavailable"),
     TableError: ("no_tables", "table_unreadable"),
     JobEndedError: ("job_ended",),
-    CommandError: ("command_failed", "command_not_started"),
+    CommandError: (COMMAND_FAILED, "command_not_started"),
     OutcomeUnknown: ("outcome_unknown",),
     ActionConflict: ("action_conflict",),
     SandboxGone: ("sandbox_ended",),

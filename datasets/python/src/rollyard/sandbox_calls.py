@@ -298,7 +298,7 @@ def checked(result: CommandResult, command: Command) -> CommandResult:
     shown = command if isinstance(command, str) else " ".join(command)
     tail = result.stderr[-2000:].decode("utf-8", "replace").strip()
     error = errors.CommandError(
-        "command_failed", f"`{shown[:200]}` {result.end}" + (f": {tail}" if tail else "")
+        errors.COMMAND_FAILED, f"`{shown[:200]}` {result.end}" + (f": {tail}" if tail else "")
     )
     error.result = result
     raise error

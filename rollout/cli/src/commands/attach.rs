@@ -11,6 +11,7 @@ use tokio::sync::mpsc;
 use super::Context;
 use super::exec::{Streams, converse, status};
 use super::logs::Printer;
+use super::sandbox::named;
 use super::specs::fresh_key;
 use crate::args::sandboxes::Attach;
 use crate::client::Client;
@@ -28,9 +29,10 @@ pub async fn attach(context: &Context, args: &Attach) -> Result<ExitStatus, Erro
     if !io::stdin().is_terminal() {
         return Err(Error::NoTerminal);
     }
+    let sandbox = named(&args.sandbox)?;
     let client = Client::connect(context.url()?).await?;
     let start = ExecStart {
-        sandbox: args.sandbox.clone(),
+        sandbox,
         command: Some(exec_start::Command::Shell(SHELL.to_owned())),
         cwd: args.workdir.clone().unwrap_or_default(),
         user: args.user.clone().unwrap_or_default(),
@@ -41,6 +43,7 @@ pub async fn attach(context: &Context, args: &Attach) -> Result<ExitStatus, Erro
 
 /// Each line is an action of its own. Ends as the last one did.
 async fn feed(context: &Context, args: &Attach, shell: &str) -> Result<ExitStatus, Error> {
+    let sandbox = named(&args.sandbox)?;
     let client = Client::connect(context.url()?).await?;
     let prompt = io::stdin().is_terminal().then(|| format!("{}$ ", rollout::text::shown(shell, 64)));
     let (sender, mut lines) = mpsc::channel(1);
@@ -79,7 +82,7 @@ async fn feed(context: &Context, args: &Attach, shell: &str) -> Result<ExitStatu
             ..RunCommand::default()
         };
         let request = ActRequest {
-            sandbox: args.sandbox.clone(),
+            sandbox: sandbox.clone(),
             claim: String::new(),
             action_id: format!("{prefix}-{ordinal}"),
             payload: Some(act_request::Payload::Run(run)),

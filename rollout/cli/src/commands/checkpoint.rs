@@ -13,6 +13,7 @@ use rollout_wire::v1::{
 
 use super::Context;
 use super::jobs::Target;
+use super::sandbox::named;
 use crate::args::{self, CheckpointCommand};
 use crate::client::Client;
 use crate::error::Error;
@@ -97,8 +98,9 @@ async fn show(context: &Context, args: &args::CheckpointId) -> Result<ExitStatus
 
 /// Needs a yard that runs, as the sandbox does.
 async fn take(context: &Context, sandbox: &str) -> Result<ExitStatus, Error> {
+    let sandbox = named(sandbox)?;
     let client = Client::connect(context.url()?).await?;
-    let request = TakeCheckpointRequest { sandbox: sandbox.to_owned(), claim: String::new() };
+    let request = TakeCheckpointRequest { sandbox, claim: String::new() };
     let taken = client.done(client.sandboxes().take_checkpoint(request).await)?;
     Context::print(&context.output.checkpoint_taken(&taken.id))?;
     Ok(ExitStatus::Success)

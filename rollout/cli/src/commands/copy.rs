@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use rollout_wire::v1::{FileInfo, StatFileRequest};
 
 use super::Context;
+use super::sandbox::named;
 use crate::args::sandboxes::{Cp, Place};
 use crate::client::Client;
 use crate::error::Error;
@@ -27,11 +28,11 @@ pub async fn copy(context: &Context, args: &Cp) -> Result<ExitStatus, Error> {
     let mut sum = Sum::new(args.max_bytes.0, Copied { from: args.from.clone(), ..Copied::default() });
     match ends {
         (Place::In { sandbox, path }, Place::Here(to)) => {
-            let remote = Remote { client: Client::connect(context.url()?).await?, sandbox };
+            let remote = Remote::open(context, &sandbox).await?;
             sum.copied.to = down::copy(&remote, &path, &to, &mut sum).await?.display().to_string();
         }
         (Place::Here(from), Place::In { sandbox, path }) => {
-            let remote = Remote { client: Client::connect(context.url()?).await?, sandbox };
+            let remote = Remote::open(context, &sandbox).await?;
             let to = up::copy(&remote, &from, &path, &mut sum).await?;
             sum.copied.to = format!("{}:{to}", remote.sandbox);
         }
@@ -56,6 +57,11 @@ struct Remote {
 }
 
 impl Remote {
+    async fn open(context: &Context, sandbox: &str) -> Result<Self, Error> {
+        let sandbox = named(sandbox)?;
+        Ok(Self { client: Client::connect(context.url()?).await?, sandbox })
+    }
+
     async fn stat(&self, path: &str) -> Result<FileInfo, Error> {
         let request =
             StatFileRequest { sandbox: self.sandbox.clone(), claim: String::new(), path: path.to_owned() };

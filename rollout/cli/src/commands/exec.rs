@@ -11,7 +11,7 @@ use tokio_stream::wrappers::ReceiverStream;
 
 use super::Context;
 use super::logs::Printer;
-use super::sandbox::pairs;
+use super::sandbox::{named, pairs};
 use crate::args::OutputFormat;
 use crate::args::sandboxes::Exec;
 use crate::client::Client;
@@ -37,9 +37,10 @@ pub async fn exec(context: &Context, args: Exec) -> Result<ExitStatus, Error> {
     if args.tty && !io::stdin().is_terminal() {
         return Err(Error::NoTerminal);
     }
+    let sandbox = named(&args.sandbox)?;
     let client = Client::connect(context.url()?).await?;
     let start = ExecStart {
-        sandbox: args.sandbox,
+        sandbox,
         command: Some(exec_start::Command::Argv(Argv { items: args.command })),
         env: pairs(&args.env),
         cwd: args.workdir.unwrap_or_default(),

@@ -28,6 +28,15 @@ pub async fn sandbox(context: &Context, command: &SandboxCommand) -> Result<Exit
     }
 }
 
+/// A sandbox as the yard takes it.
+pub fn named(text: &str) -> Result<String, Error> {
+    let parsed: Result<rollout::SandboxId, _> = text.parse();
+    parsed.map(|id| id.to_string()).map_err(|_| Error::BadTarget {
+        text: rollout::text::shown(text, 80),
+        expected: "a sandbox (ROLLOUT@NODE, or ROLLOUT); list them with `rollyard sandbox ls`",
+    })
+}
+
 pub fn pairs(pairs: &[Pair]) -> BTreeMap<String, String> {
     pairs.iter().map(|pair| (pair.key.clone(), pair.value.clone())).collect()
 }
@@ -85,17 +94,19 @@ async fn ls(context: &Context, args: &SandboxLs) -> Result<ExitStatus, Error> {
 }
 
 async fn show(context: &Context, args: &SandboxId) -> Result<ExitStatus, Error> {
+    let sandbox = named(&args.sandbox)?;
     let client = Client::connect(context.url()?).await?;
-    let request = GetSandboxRequest { sandbox: args.sandbox.clone() };
+    let request = GetSandboxRequest { sandbox };
     let told = view::Sandbox::from(client.done(client.sandboxes().get(request).await)?);
     Context::print(&context.output.sandbox(&told))?;
     Ok(ExitStatus::Success)
 }
 
 pub async fn fork(context: &Context, args: &Fork) -> Result<ExitStatus, Error> {
+    let sandbox = named(&args.sandbox)?;
     let client = Client::connect(context.url()?).await?;
     let request = ForkSandboxRequest {
-        sandbox: args.sandbox.clone(),
+        sandbox,
         count: args.count,
         idempotency_key: args.idempotency_key.clone().unwrap_or_else(fresh_key),
         labels: pairs(&args.labels),
@@ -107,17 +118,19 @@ pub async fn fork(context: &Context, args: &Fork) -> Result<ExitStatus, Error> {
 }
 
 pub async fn pause(context: &Context, args: &Pause) -> Result<ExitStatus, Error> {
+    let sandbox = named(&args.sandbox)?;
     let client = Client::connect(context.url()?).await?;
     let request =
-        PauseSandboxRequest { sandbox: args.sandbox.clone(), claim: String::new(), version: args.version };
-    print_lifecycle(context, &args.sandbox, client.done(client.sandboxes().pause(request).await)?)
+        PauseSandboxRequest { sandbox: sandbox.clone(), claim: String::new(), version: args.version };
+    print_lifecycle(context, &sandbox, client.done(client.sandboxes().pause(request).await)?)
 }
 
 pub async fn resume(context: &Context, args: &Pause) -> Result<ExitStatus, Error> {
+    let sandbox = named(&args.sandbox)?;
     let client = Client::connect(context.url()?).await?;
     let request =
-        ResumeSandboxRequest { sandbox: args.sandbox.clone(), claim: String::new(), version: args.version };
-    print_lifecycle(context, &args.sandbox, client.done(client.sandboxes().resume(request).await)?)
+        ResumeSandboxRequest { sandbox: sandbox.clone(), claim: String::new(), version: args.version };
+    print_lifecycle(context, &sandbox, client.done(client.sandboxes().resume(request).await)?)
 }
 
 fn print_lifecycle(context: &Context, sandbox: &str, reply: LifecycleReply) -> Result<ExitStatus, Error> {
@@ -133,6 +146,7 @@ fn print_lifecycle(context: &Context, sandbox: &str, reply: LifecycleReply) -> R
 
 /// What cannot be ended does not keep the others.
 pub async fn kill(context: &Context, args: &Kill) -> Result<ExitStatus, Error> {
+    let ids = args.sandboxes.iter().map(|id| named(id)).collect::<Result<Vec<_>, _>>()?;
     let client = Client::connect(context.url()?).await?;
     let by_labels = KillSandboxesRequest {
         labels: pairs(&args.selector),
@@ -144,7 +158,7 @@ pub async fn kill(context: &Context, args: &Kill) -> Result<ExitStatus, Error> {
         reason: args.reason.clone(),
         ..KillSandboxesRequest::default()
     };
-    let requests = match args.sandboxes.as_slice() {
+    let requests = match ids.as_slice() {
         [] => vec![by_labels],
         ids => ids.chunks(KILL_IDS_MAX).map(by_name).collect(),
     };
