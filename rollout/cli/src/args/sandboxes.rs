@@ -22,7 +22,7 @@ fn pair(text: &str) -> Result<Pair, String> {
 #[derive(Debug, Subcommand)]
 pub enum SandboxCommand {
     /// Create a sandbox and wait until it is ready; it ends by `kill` or by its deadlines
-    Create(SandboxCreate),
+    Create(Box<SandboxCreate>),
     /// List the sandboxes that clients created
     Ls(SandboxLs),
     /// Show a sandbox
