@@ -21,7 +21,8 @@ if TYPE_CHECKING:
 Solve = Callable[[AsyncSession], Awaitable[Any]]
 S = TypeVar("S", bound=Solve)
 
-PROBLEM_CHARS_MAX = 2000
+PROBLEM_BYTES_MAX = 4000
+"""Of the text of an error; the yard takes little more."""
 PROBLEMS_MAX = 100
 LEFT_TO_THE_YARD = (errors.SandboxGone, errors.ClaimLost)
 """What the yard deals with: the session is over, or not this driver's any more."""
@@ -140,7 +141,8 @@ class _Drive:
                 self._done.finished += 1
 
     async def _failed(self, session: AsyncSession, error: Exception) -> None:
-        text = "".join(traceback.format_exception_only(type(error), error)).strip()[:PROBLEM_CHARS_MAX]
+        whole = "".join(traceback.format_exception_only(type(error), error)).strip()
+        text = whole.encode("utf-8", "replace")[:PROBLEM_BYTES_MAX].decode("utf-8", "ignore")
         self._done.with_problem += 1
         if len(self._done.problems) < PROBLEMS_MAX:
             self._done.problems.append(f"{session.task.rollout}: {text}")

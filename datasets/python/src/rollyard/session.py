@@ -97,7 +97,7 @@ class Session(Box):
         return self._run(calls.get(self._where, self._next_id(), Get(path)))
 
     def write(self, path: str, data: bytes | str, *, mode: int | None = None, user: str | None = None) -> None:
-        """Writes a file whole."""
+        """Writes a file of at most 1 MiB whole; larger ones by `upload`."""
         whole = data.encode() if isinstance(data, str) else data
         self._run(calls.put(self._where, self._next_id(), Put(path, whole, mode, user)))
 
