@@ -28,6 +28,7 @@ use crate::link::{FromLink, Opening, Session};
 use crate::logs::{self, LOG_READS_MAX};
 use crate::messages::{self, Command, LogRequest};
 use crate::sandbox::{Backend, Sandbox};
+use crate::sessions::Sessions;
 use crate::storage::Storage;
 use crate::workspace::Workspaces;
 use crate::{Config, Error};
@@ -55,6 +56,9 @@ pub(crate) struct Parts {
     /// The same with what the book counts, for the heartbeats.
     pub vitals: watch::Sender<Vitals>,
     pub incarnation: watch::Sender<IncarnationId>,
+    pub sessions: Arc<Sessions>,
+    /// Where they are called.
+    pub sandboxes_url: String,
 }
 
 pub(crate) struct Agent {
@@ -217,12 +221,6 @@ impl Agent {
     fn obey(&mut self, command: Command) {
         let book = &mut self.parts.book;
         let actions = match command {
-            Command::Start(order) if order.step.work.session().is_some() => {
-                let at = At { attempt: order.attempt, generation: order.generation };
-                let message = "session steps are not available on this executor yet".to_owned();
-                let refusal = Refusal { class: RefusalClass::NeverFits, message };
-                vec![Action::Report(Report::Refused { at, refusal })]
-            }
             Command::Start(order) => book.start(*order),
             Command::BadStart { at, problem } => {
                 let message = format!("the order cannot be read: {problem}");
@@ -277,6 +275,7 @@ impl Agent {
             storage,
             workspaces: Arc::clone(&self.parts.workspaces),
             capture_bytes_max: self.parts.config.capture_bytes_max,
+            sessions: Arc::clone(&self.parts.sessions),
             stragglers: self.stragglers.clone(),
         };
         self.serial += 1;
@@ -434,7 +433,7 @@ impl Agent {
             }),
             held: self.held(),
             version: env!("CARGO_PKG_VERSION").to_owned(),
-            sandboxes_url: String::new(),
+            sandboxes_url: self.parts.sandboxes_url.clone(),
         };
         // The link may have gone meanwhile; it asks again.
         let _gone = reply.send(Opening { incarnation, hello });

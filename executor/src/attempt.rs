@@ -15,6 +15,7 @@ use tokio_util::task::TaskTracker;
 use crate::clock::{elapsed, wall_now};
 use crate::lifecycle::{Finish, Kill, Order, Progress};
 use crate::sandbox::{Backend, Sandbox};
+use crate::sessions::Sessions;
 use crate::storage::Storage;
 use crate::workspace::Workspaces;
 
@@ -24,7 +25,10 @@ mod health;
 mod meter;
 mod provision;
 mod saving;
+mod session;
 mod work;
+
+pub(crate) use saving::FREEZE_MAX;
 
 use provision::Unready;
 
@@ -39,6 +43,8 @@ pub(crate) struct Tools {
     pub workspaces: Arc<Workspaces>,
     /// Per stream.
     pub capture_bytes_max: Bytes,
+    /// Where sandboxes that are driven from outside are found.
+    pub sessions: Arc<Sessions>,
     /// Sandboxes whose runner stopped waiting for their creation: destroyed when they come.
     pub stragglers: TaskTracker,
 }
@@ -73,8 +79,21 @@ pub(crate) async fn run(
     let Assignment { order, mut sandbox, sandbox_id, dir, mut kills } = assignment;
     let clock = Clock { taken_at: wall_now(), began: Instant::now() };
     let ready = provision::prepare(tools, &order, &mut sandbox, sandbox_id, &dir, &mut kills).await;
-    let finish = match (ready, &sandbox) {
-        (Ok(ready), Some(sandbox)) => {
+    let finish = match (ready, order.step.work.session().copied(), sandbox.take()) {
+        (Ok(_), Some(plan), Some(given)) => {
+            let env = environment::env(&order.step, given.image_env());
+            let session = session::Session { tools, order: &order, plan, dir: &dir, clock, env };
+            let mut outcome;
+            (outcome, sandbox) = session.run(given, &mut kills, &progress).await;
+            if let Some(sandbox) = &sandbox {
+                let saver = saving::Saver::new(tools, &order, sandbox.as_ref(), &dir);
+                saver.save_after(&mut outcome, &mut kills).await;
+            }
+            let kept = should_keep(&order, &outcome) && sandbox.is_some();
+            Finish::Ended { kept, outcome: Box::new(outcome) }
+        }
+        (Ok(ready), None, Some(given)) => {
+            let sandbox = sandbox.insert(given);
             let env = environment::env(&order.step, sandbox.image_env());
             let saver = saving::Saver::new(tools, &order, sandbox.as_ref(), &dir);
             let work = work::Work {
@@ -90,14 +109,19 @@ pub(crate) async fn run(
             saver.save_after(&mut outcome, &mut kills).await;
             Finish::Ended { kept: should_keep(&order, &outcome), outcome: Box::new(outcome) }
         }
-        (Ok(_), None) => {
+        (Ok(_), _, None) => {
             let failure = Failure::new(FailureCode::StartFailed, "the backend gave no sandbox");
             Finish::Ended { outcome: Box::new(clock.never_started(failure, "")), kept: false }
         }
-        (Err(Unready::Refused(refusal)), _) => Finish::Refused(refusal),
-        (Err(Unready::Failed(failure)), sandbox) => {
-            let digest = sandbox.as_ref().map_or("", |sandbox| sandbox.image_digest());
-            Finish::Ended { outcome: Box::new(clock.never_started(failure, digest)), kept: false }
+        (Err(unready), _, left) => {
+            sandbox = left;
+            match unready {
+                Unready::Refused(refusal) => Finish::Refused(refusal),
+                Unready::Failed(failure) => {
+                    let digest = sandbox.as_ref().map_or("", |sandbox| sandbox.image_digest());
+                    Finish::Ended { outcome: Box::new(clock.never_started(failure, digest)), kept: false }
+                }
+            }
         }
     };
     if !matches!(finish, Finish::Ended { kept: true, .. })

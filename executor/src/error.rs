@@ -21,6 +21,13 @@ pub enum Error {
         #[source]
         source: Box<images::layers::Error>,
     },
+    /// The socket that sandboxes are driven over. Its path has at most 107 bytes.
+    #[error("cannot listen on {}", path.display())]
+    Listen {
+        path: PathBuf,
+        #[source]
+        source: io::Error,
+    },
     /// Code `endpoint_refused`.
     #[error("endpoint_refused: `{shown}`: {problem}")]
     BadEndpoint { shown: String, problem: &'static str },
@@ -49,6 +56,9 @@ impl Error {
             Self::BadEndpoint { .. } => Some(
                 "use unix:/absolute/path or http://127.0.0.1:port; other addresses wait for TLS and tokens",
             ),
+            Self::Listen { .. } => {
+                Some("choose a --data-dir whose path is short enough for a socket in it (107 bytes)")
+            }
             Self::Backend { .. } => {
                 Some("start the executor again: it removes what was left and joins its yard as a new life")
             }

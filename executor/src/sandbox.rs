@@ -3,6 +3,7 @@
 
 mod channel;
 pub mod container;
+pub mod driven;
 mod files;
 mod image;
 mod packing;
@@ -19,6 +20,8 @@ use images::layers::{Bounds, Packed, Pinned};
 use rollout::checkpoint::Layer;
 use rollout::quantity::Limit;
 use rollout::{Bytes, Millis};
+
+pub use driven::Driven;
 
 /// Makes sandboxes. One per executor and backend kind.
 #[tonic::async_trait]
@@ -158,6 +161,11 @@ pub trait Sandbox: Send + Sync + fmt::Debug {
 
     /// Starts a process as `user`. Exactly fds 0 (from /dev/null), 1 and 2 are open in it.
     async fn spawn(&self, spawn: Spawn) -> Result<Box<dyn Process>, SpawnError>;
+
+    /// What a driver outside needs of it. None: this backend serves no sessions.
+    fn driven(&self) -> Option<&dyn Driven> {
+        None
+    }
 
     /// The layers it was made over, bottom first.
     fn layers(&self) -> &[Mounted];

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use images::layers::LayerStore;
-use rollout::IncarnationId;
+use rollout::{IncarnationId, NodeId};
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinHandle;
 use tokio::time::{MissedTickBehavior, interval};
@@ -16,11 +16,15 @@ use crate::capacity::{self, Measured, Vitals};
 use crate::lifecycle::Book;
 use crate::link::{COMMAND_QUEUE_MAX, Link};
 use crate::sandbox::Backend;
+use crate::sessions::{self, Sessions};
 use crate::workspace::Workspaces;
 use crate::{Config, Error, census, private_dir};
 
 const LOCK_FILE: &str = "executor.lock";
 const ATTEMPTS_DIR: &str = "attempts";
+/// What the sessions of this life and of earlier ones recorded.
+const ACTIONS_DIR: &str = "actions";
+const SANDBOXES_SOCKET: &str = "sandboxes.sock";
 /// Between two looks at memory, disk and load.
 const MEASURE_EVERY: Duration = Duration::from_secs(1);
 
@@ -79,6 +83,16 @@ pub fn serve(config: Config, backend: Arc<dyn Backend>, token: CancellationToken
     let (incarnation_sender, incarnation) = watch::channel(IncarnationId::from_bits(rand::random()));
     let link = Link::new(&config, to_agent, heartbeats, lease_sender)?;
     let data_dir = config.data_dir.clone();
+    let actions_dir = data_dir.join(ACTIONS_DIR);
+    private_dir::make(&actions_dir).map_err(|source| Error::DataDir {
+        action: "make",
+        path: actions_dir.clone(),
+        source,
+    })?;
+    let sessions = Arc::new(Sessions::new(NodeId(config.node.clone()), actions_dir));
+    sessions.prune();
+    let socket = data_dir.join(SANDBOXES_SOCKET);
+    let listener = sessions::listen(&socket).map_err(|source| Error::Listen { path: socket, source })?;
     let workspaces = Arc::new(Workspaces::new(layers, config.images_dir.clone()));
     let agent = Agent::new(Parts {
         book: Book::new(offered, config.reserves, now),
@@ -91,6 +105,8 @@ pub fn serve(config: Config, backend: Arc<dyn Backend>, token: CancellationToken
         measured,
         vitals,
         incarnation: incarnation_sender,
+        sessions: Arc::clone(&sessions),
+        sandboxes_url: listener.url(),
     });
     let ended = CancellationToken::new();
     let agent_token = token.clone();
@@ -99,9 +115,10 @@ pub fn serve(config: Config, backend: Arc<dyn Backend>, token: CancellationToken
         let _lock = lock;
         let link = tokio::spawn(link.run(ended.clone()));
         let sampler = tokio::spawn(sample(data_dir, sampled, ended.clone()));
+        let calls = tokio::spawn(listener.serve(sessions, ended.clone()));
         let ended_by = agent.run(agent_token).await;
         ended.cancel();
-        for (name, task) in [("link", link), ("sampler", sampler)] {
+        for (name, task) in [("link", link), ("sampler", sampler), ("sandboxes", calls)] {
             if let Err(error) = task.await {
                 tracing::error!(name, %error, "a task of the executor failed");
             }

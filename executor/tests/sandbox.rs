@@ -5,6 +5,8 @@
 
 #![expect(clippy::print_stdout, clippy::print_stderr, reason = "a test binary talks to its runner")]
 
+#[path = "sandbox/driven.rs"]
+mod driven;
 #[path = "sandbox/faults.rs"]
 mod faults;
 #[path = "sandbox/lab.rs"]
@@ -26,8 +28,16 @@ fn main() {
     executor::broker::run_if_asked();
     faults::be_the_victim_if_asked();
     let root = nix::unistd::geteuid().is_root();
-    let tests =
-        [life::TESTS, walls::TESTS, limits::TESTS, paths::TESTS, faults::TESTS, workspaces::TESTS].concat();
+    let tests = [
+        life::TESTS,
+        walls::TESTS,
+        limits::TESTS,
+        paths::TESTS,
+        faults::TESTS,
+        workspaces::TESTS,
+        driven::TESTS,
+    ]
+    .concat();
     let trials = tests
         .into_iter()
         .map(|(name, test)| {

@@ -41,7 +41,8 @@ fn every_code_has_a_paragraph_and_every_paragraph_a_code() {
     let start = scheduler::Error::CODES;
     let closes = scheduler::CloseCode::ALL.iter().map(|c| c.as_str());
     let holds = scheduler_core::HoldCode::ALL.iter().map(|c| c.as_str());
-    let all = failures.chain(spec).chain(api).chain(start).chain(closes).chain(holds);
+    let sandboxes = executor::SandboxCode::ALL.iter().map(|c| c.as_str());
+    let all = failures.chain(spec).chain(api).chain(start).chain(closes).chain(holds).chain(sandboxes);
     let mut emitted: BTreeSet<String> = all.map(str::to_owned).collect();
     emitted.extend(datasets::export::Error::CODES.map(str::to_owned));
     emitted.extend(written_in("rollout/cli/src/error.rs", "=> \""));

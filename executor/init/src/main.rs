@@ -15,6 +15,8 @@ use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
 use sandbox_init::message::{BODY_MAX, Event, MESSAGE_MAX, Request, Spawn, Stage};
 use sandbox_init::{CHANNEL_FD, packet};
 
+use crate::process::Given;
+
 /// Processes started by request and alive at once. Past it a spawn is refused with EAGAIN.
 const PROCESSES_MAX: usize = 4096;
 
@@ -136,16 +138,20 @@ impl Init {
     }
 
     fn spawn(&mut self, ticket: u32, spawn: Result<Spawn, i32>, fds: Vec<OwnedFd>) -> io::Result<()> {
-        let started = match (spawn, <[OwnedFd; 2]>::try_from(fds)) {
+        let started = match spawn {
             _ if self.tickets.len() >= PROCESSES_MAX => Err((Stage::Request, libc::EAGAIN)),
-            (Ok(spawn), Ok([stdout, stderr])) => process::start(&spawn, &stdout, &stderr),
-            (Err(errno), _) => Err((Stage::Request, errno)),
-            (_, Err(_)) => Err((Stage::Request, libc::EBADMSG)),
+            Ok(spawn) => match Given::new(&spawn, fds) {
+                Some(given) => process::start(&spawn, &given),
+                None => Err((Stage::Request, libc::EBADMSG)),
+            },
+            Err(errno) => Err((Stage::Request, errno)),
         };
         match started {
-            Ok(pid) => {
+            Ok((pid, terminal)) => {
                 self.tickets.insert(pid, ticket);
-                self.send(Event::Started { ticket, pid })
+                let event = Event::Started { ticket, pid }.encode();
+                let terminal = terminal.as_ref().map(AsRawFd::as_raw_fd);
+                packet::send(self.channel.as_fd(), &event, terminal.as_slice(), 0)
             }
             Err((stage, errno)) => self.send(Event::NotStarted { ticket, stage, errno }),
         }

@@ -1,6 +1,9 @@
-//! Requests and events, and their bytes: a tag, then little-endian integers and length-prefixed
-//! byte strings. Decoding refuses what is short, long, unknown or past a bound.
+//! Requests and events, and their bytes: the version, a tag, then little-endian integers and
+//! length-prefixed byte strings. Decoding refuses what is short, long, unknown, of another version or
+//! past a bound.
 
+/// First byte of every message. Both ends are of one build; a message of another is refused.
+pub const VERSION: u8 = 2;
 /// The largest message on a channel, in bytes.
 pub const MESSAGE_MAX: usize = 64 * 1024;
 /// The largest spawn body (argv, environment, cwd), in bytes. Past [`MESSAGE_MAX`] it travels in
@@ -12,9 +15,10 @@ pub const ENTRIES_MAX: usize = 65_536;
 /// From the executor to init. A ticket is chosen by the executor and names the request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Request {
-    /// With two descriptors: stdout, stderr.
+    /// With the descriptors its [`Streams`] say, then the report's if `has_report`, then the
+    /// group's if `has_group`.
     Spawn { ticket: u32, spawn: Spawn },
-    /// As `Spawn`, with a third descriptor that holds the encoded [`Spawn`].
+    /// As `Spawn`, with one more descriptor, the last, that holds the encoded [`Spawn`].
     SpawnFromFile { ticket: u32 },
     /// Sends `signal` to the process group of the process started under `process`.
     Signal { ticket: u32, process: u32, signal: i32 },
@@ -30,6 +34,38 @@ pub struct Spawn {
     pub cwd: Vec<u8>,
     pub uid: u32,
     pub gid: u32,
+    pub streams: Streams,
+    /// A descriptor of its own at [`REPORT_FD`], for what a persistent shell tells.
+    pub has_report: bool,
+    /// A `cgroup.procs` that the process writes itself into before it becomes the user's.
+    pub has_group: bool,
+}
+
+/// Where the declared descriptor of a process is.
+pub const REPORT_FD: i32 = 3;
+
+/// What standard input, output and error of a process are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Streams {
+    /// /dev/null, and two descriptors: stdout, stderr.
+    #[default]
+    Output,
+    /// Three descriptors: stdin, stdout, stderr.
+    Given,
+    /// One terminal of the sandbox's own, the controlling one of its session; no descriptor. The
+    /// other end of it comes with [`Event::Started`].
+    Terminal { columns: u16, rows: u16 },
+}
+
+impl Streams {
+    /// How many descriptors come with the request for them.
+    pub const fn descriptors(self) -> usize {
+        match self {
+            Self::Output => 2,
+            Self::Given => 3,
+            Self::Terminal { .. } => 0,
+        }
+    }
 }
 
 /// From init to the executor.
@@ -37,7 +73,7 @@ pub struct Spawn {
 pub enum Event {
     /// Init serves. The first message on every channel.
     Ready,
-    /// The program runs: execve succeeded.
+    /// The program runs: execve succeeded. With one descriptor if its streams are a terminal.
     Started {
         ticket: u32,
         pid: i32,
@@ -73,6 +109,9 @@ pub enum Stage {
     Pipe,
     Fork,
     Session,
+    /// Joining the group it was given.
+    Group,
+    Terminal,
     Stdio,
     Limits,
     Capabilities,
@@ -84,11 +123,13 @@ pub enum Stage {
 }
 
 impl Stage {
-    pub const ALL: [Self; 12] = [
+    pub const ALL: [Self; 14] = [
         Self::Request,
         Self::Pipe,
         Self::Fork,
         Self::Session,
+        Self::Group,
+        Self::Terminal,
         Self::Stdio,
         Self::Limits,
         Self::Capabilities,
@@ -109,6 +150,8 @@ impl Stage {
             Self::Pipe => "pipe",
             Self::Fork => "fork",
             Self::Session => "setsid",
+            Self::Group => "joining its group",
+            Self::Terminal => "opening a terminal",
             Self::Stdio => "stdin, stdout, stderr",
             Self::Limits => "resource limits",
             Self::Capabilities => "dropping capabilities",
@@ -136,6 +179,7 @@ impl std::error::Error for Malformed {}
 impl Request {
     pub fn encode(&self) -> Vec<u8> {
         let mut out = Vec::with_capacity(256);
+        out.push(VERSION);
         match self {
             Self::Spawn { ticket, spawn } => {
                 out.push(1);
@@ -161,7 +205,7 @@ impl Request {
     }
 
     pub fn decode(bytes: &[u8]) -> Result<Self, Malformed> {
-        let mut from = Reader(bytes);
+        let mut from = Reader::versioned(bytes)?;
         let request = match from.byte()? {
             1 => Self::Spawn { ticket: from.u32()?, spawn: Spawn::read(&mut from)? },
             2 => Self::SpawnFromFile { ticket: from.u32()? },
@@ -177,6 +221,7 @@ impl Request {
 impl Spawn {
     pub fn encode(&self) -> Vec<u8> {
         let mut out = Vec::with_capacity(256);
+        out.push(VERSION);
         self.encode_into(&mut out);
         out
     }
@@ -184,6 +229,15 @@ impl Spawn {
     fn encode_into(&self, out: &mut Vec<u8>) {
         out.extend(self.uid.to_le_bytes());
         out.extend(self.gid.to_le_bytes());
+        let (kind, columns, rows) = match self.streams {
+            Streams::Output => (0u8, 0, 0),
+            Streams::Given => (1, 0, 0),
+            Streams::Terminal { columns, rows } => (2, columns, rows),
+        };
+        out.push(kind);
+        out.extend(columns.to_le_bytes());
+        out.extend(rows.to_le_bytes());
+        out.extend([u8::from(self.has_report), u8::from(self.has_group)]);
         put_bytes(out, &self.cwd);
         for list in [&self.argv, &self.env] {
             put_len(out, list.len());
@@ -194,7 +248,7 @@ impl Spawn {
     }
 
     pub fn decode(bytes: &[u8]) -> Result<Self, Malformed> {
-        let mut from = Reader(bytes);
+        let mut from = Reader::versioned(bytes)?;
         let spawn = Self::read(&mut from)?;
         from.end()?;
         Ok(spawn)
@@ -202,14 +256,25 @@ impl Spawn {
 
     fn read(from: &mut Reader<'_>) -> Result<Self, Malformed> {
         let (uid, gid) = (from.u32()?, from.u32()?);
+        let streams = match (from.byte()?, from.u16()?, from.u16()?) {
+            (0, 0, 0) => Streams::Output,
+            (1, 0, 0) => Streams::Given,
+            (2, columns, rows) => Streams::Terminal { columns, rows },
+            _ => return Err(Malformed("unknown streams")),
+        };
+        let (has_report, has_group) = (from.flag()?, from.flag()?);
         let cwd = from.bytes()?.to_vec();
-        Ok(Self { uid, gid, cwd, argv: from.list()?, env: from.list()? })
+        let (argv, env) = (from.list()?, from.list()?);
+        Ok(Self { uid, gid, cwd, argv, env, streams, has_report, has_group })
     }
 }
 
+/// Bytes of every event.
+const EVENT_LEN: usize = 14;
+
 impl Event {
     /// Every event has the same length: no allocation in init's loop.
-    pub fn encode(self) -> [u8; 13] {
+    pub fn encode(self) -> [u8; EVENT_LEN] {
         let (tag, a, b, c): (u8, u32, i32, u32) = match self {
             Self::Ready => (1, 0, 0, 0),
             Self::Started { ticket, pid } => (2, ticket, pid, 0),
@@ -218,16 +283,17 @@ impl Event {
             Self::Signalled { ticket, errno } => (5, ticket, errno, 0),
             Self::KilledAll { ticket, reaped } => (6, ticket, 0, reaped),
         };
-        let mut out = [0; 13];
-        out[0] = tag;
-        out[1..5].copy_from_slice(&a.to_le_bytes());
-        out[5..9].copy_from_slice(&b.to_le_bytes());
-        out[9..13].copy_from_slice(&c.to_le_bytes());
+        let mut out = [0; EVENT_LEN];
+        out[0] = VERSION;
+        out[1] = tag;
+        out[2..6].copy_from_slice(&a.to_le_bytes());
+        out[6..10].copy_from_slice(&b.to_le_bytes());
+        out[10..14].copy_from_slice(&c.to_le_bytes());
         out
     }
 
     pub fn decode(bytes: &[u8]) -> Result<Self, Malformed> {
-        let mut from = Reader(bytes);
+        let mut from = Reader::versioned(bytes)?;
         let (tag, ticket, number, more) = (from.byte()?, from.u32()?, from.i32()?, from.u32()?);
         from.end()?;
         Ok(match tag {
@@ -258,6 +324,10 @@ fn put_bytes(out: &mut Vec<u8>, bytes: &[u8]) {
 struct Reader<'a>(&'a [u8]);
 
 impl<'a> Reader<'a> {
+    fn versioned(bytes: &'a [u8]) -> Result<Self, Malformed> {
+        let mut reader = Self(bytes);
+        if reader.byte()? == VERSION { Ok(reader) } else { Err(Malformed("of another version")) }
+    }
     fn take(&mut self, len: usize) -> Result<&'a [u8], Malformed> {
         let (head, rest) = self.0.split_at_checked(len).ok_or(Malformed("too short"))?;
         self.0 = rest;
@@ -270,6 +340,16 @@ impl<'a> Reader<'a> {
     }
     fn byte(&mut self) -> Result<u8, Malformed> {
         Ok(self.array::<1>()?[0])
+    }
+    fn flag(&mut self) -> Result<bool, Malformed> {
+        match self.byte()? {
+            0 => Ok(false),
+            1 => Ok(true),
+            _ => Err(Malformed("a flag that is neither 0 nor 1")),
+        }
+    }
+    fn u16(&mut self) -> Result<u16, Malformed> {
+        Ok(u16::from_le_bytes(self.array()?))
     }
     fn u32(&mut self) -> Result<u32, Malformed> {
         Ok(u32::from_le_bytes(self.array()?))
@@ -307,9 +387,18 @@ mod tests {
             cwd: b"/workspace".to_vec(),
             uid: 1000,
             gid: 0,
+            ..Spawn::default()
         };
+        let terminal = Spawn {
+            streams: Streams::Terminal { columns: 80, rows: u16::MAX },
+            has_group: true,
+            ..spawn.clone()
+        };
+        let shell = Spawn { streams: Streams::Given, has_report: true, ..spawn.clone() };
         vec![
             Request::Spawn { ticket: 7, spawn },
+            Request::Spawn { ticket: 8, spawn: terminal },
+            Request::Spawn { ticket: 9, spawn: shell },
             Request::Spawn { ticket: 0, spawn: Spawn::default() },
             Request::SpawnFromFile { ticket: u32::MAX },
             Request::Signal { ticket: 1, process: 2, signal: -9 },
@@ -344,9 +433,37 @@ mod tests {
             }
             assert_eq!(Request::decode(&[bytes, vec![0]].concat()), Err(Malformed("too long")));
         }
-        assert!(Event::decode(&[1; 12]).is_err());
-        assert!(Event::decode(&[9; 13]).is_err());
-        assert_eq!(Request::decode(&[9]), Err(Malformed("unknown request")));
+        let event = Event::Started { ticket: 1, pid: 77 }.encode();
+        for cut in 0..event.len() {
+            assert!(Event::decode(&event[..cut]).is_err(), "cut at {cut}");
+        }
+        assert_eq!(Event::decode(&[&event[..], &[0]].concat()), Err(Malformed("too long")));
+        assert_eq!(Event::decode(&[&[VERSION, 9], &event[2..]].concat()), Err(Malformed("unknown event")));
+        assert_eq!(Request::decode(&[VERSION, 9]), Err(Malformed("unknown request")));
+    }
+
+    #[test]
+    fn a_message_of_another_version_is_refused_whatever_it_says() {
+        let other = Err(Malformed("of another version"));
+        for request in requests() {
+            let mut bytes = request.encode();
+            bytes[0] = VERSION - 1;
+            assert_eq!(Request::decode(&bytes), other, "{request:?}");
+        }
+        let mut event = Event::Ready.encode();
+        event[0] = VERSION + 1;
+        assert_eq!(Event::decode(&event), Err(Malformed("of another version")));
+    }
+
+    #[test]
+    fn streams_and_flags_that_are_none_are_refused() {
+        let bytes = Spawn::default().encode();
+        // Behind the version and two ids: kind, columns, rows, and the two flags.
+        for (at, value) in [(9, 3), (10, 1), (13, 1), (14, 2), (15, 255)] {
+            let mut bad = bytes.clone();
+            bad[at] = value;
+            assert!(Spawn::decode(&bad).is_err(), "byte {at} as {value}");
+        }
     }
 
     #[test]

@@ -1,14 +1,16 @@
 //! One process: fork, become the user with nothing left to lose, exec. What went wrong comes back
-//! through a pipe that a successful exec closes.
+//! through a pipe that a successful exec closes. A terminal is opened by the process itself, as the user
+//! it then belongs to; its other end comes back over a socket.
 
 use std::ffi::{CString, OsStr};
 use std::fs::File;
 use std::io::{Read, Write};
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
-use sandbox_init::message::{Spawn, Stage};
+use sandbox_init::message::{REPORT_FD, Spawn, Stage, Streams};
+use sandbox_init::packet;
 
 use crate::errno;
 
@@ -29,11 +31,44 @@ struct Program {
     cwd: CString,
 }
 
-/// Starts the process and returns its pid once exec succeeded.
-pub fn start(spawn: &Spawn, stdout: &OwnedFd, stderr: &OwnedFd) -> Result<i32, Failure> {
+/// The descriptors that came with a request, each in its place.
+pub struct Given {
+    /// stdin, stdout, stderr.
+    streams: [Option<OwnedFd>; 3],
+    report: Option<OwnedFd>,
+    group: Option<OwnedFd>,
+}
+
+impl Given {
+    /// None: more or fewer came than the request says.
+    pub fn new(spawn: &Spawn, fds: Vec<OwnedFd>) -> Option<Self> {
+        let expected =
+            spawn.streams.descriptors() + usize::from(spawn.has_report) + usize::from(spawn.has_group);
+        if fds.len() != expected {
+            return None;
+        }
+        let mut fds = fds.into_iter();
+        let streams = match spawn.streams {
+            Streams::Output => [None, fds.next(), fds.next()],
+            Streams::Given => [fds.next(), fds.next(), fds.next()],
+            Streams::Terminal { .. } => [None, None, None],
+        };
+        let report = if spawn.has_report { fds.next() } else { None };
+        let group = if spawn.has_group { fds.next() } else { None };
+        Some(Self { streams, report, group })
+    }
+}
+
+/// Starts the process and returns its pid once exec succeeded, with the other end of its terminal.
+pub fn start(spawn: &Spawn, given: &Given) -> Result<(i32, Option<OwnedFd>), Failure> {
     let program = Program::new(spawn).ok_or((Stage::Request, libc::EINVAL))?;
-    let (mut report, reporter) =
-        std::io::pipe().map_err(|error| (Stage::Pipe, error.raw_os_error().unwrap_or(libc::EIO)))?;
+    let failed = |error: std::io::Error| (Stage::Pipe, error.raw_os_error().unwrap_or(libc::EIO));
+    let (mut report, reporter) = std::io::pipe().map_err(failed)?;
+    // Sockets show in the sandbox, so there are none where no terminal has to be handed over.
+    let handover = match spawn.streams {
+        Streams::Terminal { .. } => Some(packet::pair().map_err(failed)?),
+        Streams::Output | Streams::Given => None,
+    };
     // SAFETY: this process has one thread, so the child may do anything the parent may.
     let pid = unsafe { libc::fork() };
     if pid < 0 {
@@ -41,34 +76,33 @@ pub fn start(spawn: &Spawn, stdout: &OwnedFd, stderr: &OwnedFd) -> Result<i32, F
     }
     if pid == 0 {
         drop(report);
-        let failure = match above_stdio(&OwnedFd::from(reporter)) {
-            Err(_) => (Stage::Stdio, libc::EMFILE),
-            Ok(reporter) => {
-                let failure = become_program(spawn, &program, stdout.as_raw_fd(), stderr.as_raw_fd());
-                let mut bytes = [0; 5];
-                bytes[0] = failure.0 as u8;
-                bytes[1..].copy_from_slice(&failure.1.to_le_bytes());
-                let _ = File::from(reporter).write_all(&bytes);
-                failure
-            }
-        };
-        let _ = failure;
+        // Descriptors of this process are above 3, the channel's: no dup2 below hits one.
+        if let Ok(reporter) = above_declared(&OwnedFd::from(reporter)) {
+            let (stage, errno) =
+                become_program(spawn, &program, given, handover.as_ref().map(|(_, near)| near));
+            let mut bytes = [0; 5];
+            bytes[0] = stage as u8;
+            bytes[1..].copy_from_slice(&errno.to_le_bytes());
+            let _ = File::from(reporter).write_all(&bytes);
+        }
         // SAFETY: ends the child without running what the parent registered for its exit.
         unsafe { libc::_exit(127) }
     }
     drop(reporter);
     let mut bytes = [0; 5];
-    match report.read_exact(&mut bytes) {
-        // Closed by exec, or by the child's death: its exit status then tells.
-        Err(_) => Ok(pid),
-        Ok(()) => {
-            let [stage, errno @ ..] = bytes;
-            let mut status = 0;
-            // SAFETY: our own child, which is about to end.
-            unsafe { libc::waitpid(pid, &raw mut status, 0) };
-            Err((Stage::from_byte(stage).unwrap_or(Stage::Request), i32::from_le_bytes(errno)))
-        }
+    if report.read_exact(&mut bytes).is_ok() {
+        let [stage, errno @ ..] = bytes;
+        let mut status = 0;
+        // SAFETY: our own child, which is about to end.
+        unsafe { libc::waitpid(pid, &raw mut status, 0) };
+        return Err((Stage::from_byte(stage).unwrap_or(Stage::Request), i32::from_le_bytes(errno)));
     }
+    // Closed by exec, or by the child's death: its exit status then tells. A terminal was sent before.
+    let terminal = handover.and_then(|(far, _)| {
+        let received = packet::receive_into(far.as_fd(), &mut [0; 1], libc::MSG_DONTWAIT);
+        received.ok().and_then(|received| received.fds.into_iter().flatten().next())
+    });
+    Ok((pid, terminal))
 }
 
 impl Program {
@@ -97,17 +131,17 @@ impl Program {
     }
 }
 
-/// A close-on-exec copy that no later dup2 onto 0, 1 or 2 can hit.
-fn above_stdio(fd: &OwnedFd) -> Result<OwnedFd, Failure> {
+/// A close-on-exec copy that no later dup2 onto 0, 1, 2 or the declared one can hit.
+fn above_declared(fd: &OwnedFd) -> Result<OwnedFd, Failure> {
     // SAFETY: gives a fresh descriptor that we own.
-    let copy = unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_DUPFD_CLOEXEC, 3) };
+    let copy = unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_DUPFD_CLOEXEC, REPORT_FD + 1) };
     // SAFETY: as above; checked to be a descriptor.
     if copy < 0 { Err((Stage::Stdio, errno())) } else { Ok(unsafe { OwnedFd::from_raw_fd(copy) }) }
 }
 
 /// Returns only if something failed.
-fn become_program(spawn: &Spawn, program: &Program, stdout: RawFd, stderr: RawFd) -> Failure {
-    match prepare(spawn, program, stdout, stderr) {
+fn become_program(spawn: &Spawn, program: &Program, given: &Given, handover: Option<&OwnedFd>) -> Failure {
+    match prepare(spawn, program, given, handover) {
         Err(failure) => failure,
         Ok(()) => (Stage::Exec, exec(program)),
     }
@@ -117,7 +151,12 @@ fn check(stage: Stage, result: i32) -> Result<(), Failure> {
     if result < 0 { Err((stage, errno())) } else { Ok(()) }
 }
 
-fn prepare(spawn: &Spawn, program: &Program, stdout: RawFd, stderr: RawFd) -> Result<(), Failure> {
+fn prepare(
+    spawn: &Spawn,
+    program: &Program,
+    given: &Given,
+    handover: Option<&OwnedFd>,
+) -> Result<(), Failure> {
     // SAFETY: each call gets valid pointers to locals or to `program`, which outlive it; none of
     // them keeps a pointer.
     unsafe {
@@ -131,13 +170,29 @@ fn prepare(spawn: &Spawn, program: &Program, stdout: RawFd, stderr: RawFd) -> Re
         libc::sigemptyset(&raw mut none);
         check(Stage::Session, libc::sigprocmask(libc::SIG_SETMASK, &raw const none, std::ptr::null_mut()))?;
 
-        let null = libc::open(c"/dev/null".as_ptr(), libc::O_RDONLY | libc::O_CLOEXEC);
-        check(Stage::Stdio, null)?;
-        for (from, to) in [(null, 0), (stdout, 1), (stderr, 2)] {
-            // Received descriptors are above 3 (the channel), so none is overwritten before use.
-            check(Stage::Stdio, libc::dup2(from, to))?;
+        if let Some(group) = &given.group {
+            // "0" is whoever writes: this process, before it can have a child.
+            if libc::write(group.as_raw_fd(), c"0".as_ptr().cast(), 1) < 0 {
+                return Err((Stage::Group, errno()));
+            }
         }
-        let mark = libc::syscall(libc::SYS_close_range, 3, u32::MAX, libc::CLOSE_RANGE_CLOEXEC);
+        if !matches!(spawn.streams, Streams::Terminal { .. }) {
+            let null = libc::open(c"/dev/null".as_ptr(), libc::O_RDONLY | libc::O_CLOEXEC);
+            check(Stage::Stdio, null)?;
+            for (stream, to) in given.streams.iter().zip(0..) {
+                // Received descriptors are above 3 (the channel), so none is overwritten before use.
+                check(Stage::Stdio, libc::dup2(stream.as_ref().map_or(null, AsRawFd::as_raw_fd), to))?;
+            }
+        }
+        let kept = match &given.report {
+            None => REPORT_FD,
+            Some(report) => {
+                check(Stage::Stdio, libc::dup2(report.as_raw_fd(), REPORT_FD))?;
+                REPORT_FD + 1
+            }
+        };
+        let mark =
+            libc::syscall(libc::SYS_close_range, kept.cast_unsigned(), u32::MAX, libc::CLOSE_RANGE_CLOEXEC);
         if mark < 0 {
             return Err((Stage::Stdio, errno()));
         }
@@ -169,6 +224,11 @@ fn prepare(spawn: &Spawn, program: &Program, stdout: RawFd, stderr: RawFd) -> Re
         check(Stage::Gid, libc::setresgid(spawn.gid, spawn.gid, spawn.gid))?;
         check(Stage::Uid, libc::setresuid(spawn.uid, spawn.uid, spawn.uid))?;
         drop_capabilities()?;
+        if let (Streams::Terminal { columns, rows }, Some(handover)) = (spawn.streams, handover) {
+            let other_end = take_terminal(columns, rows)?;
+            packet::send(handover.as_fd(), b"t", &[other_end.as_raw_fd()], 0)
+                .map_err(|error| (Stage::Terminal, error.raw_os_error().unwrap_or(libc::EIO)))?;
+        }
 
         check(Stage::Cwd, libc::chdir(program.cwd.as_ptr()))?;
         // A directory outside the root shows as "(unreachable)"; there must be none to find.
@@ -181,6 +241,37 @@ fn prepare(spawn: &Spawn, program: &Program, stdout: RawFd, stderr: RawFd) -> Re
         }
     }
     Ok(())
+}
+
+/// Opens a fresh terminal of this sandbox, makes it the controlling one and the three streams, and
+/// gives the other end. It belongs to whoever opens it: call this as the user.
+fn take_terminal(columns: u16, rows: u16) -> Result<OwnedFd, Failure> {
+    /// `_IOW('T', 0x31, int)` and `_IO('T', 0x41)`: unlock, and open the near end without a path.
+    const UNLOCK: libc::Ioctl = 0x4004_5431;
+    const OPEN_PEER: libc::Ioctl = 0x5441;
+    let flags = libc::O_RDWR | libc::O_NOCTTY | libc::O_CLOEXEC;
+    // SAFETY: paths are C strings, pointers are to locals that outlive their call, and each fresh
+    // descriptor is owned once.
+    unsafe {
+        let fd = libc::open(c"/dev/pts/ptmx".as_ptr(), flags);
+        check(Stage::Terminal, fd)?;
+        let other_end = OwnedFd::from_raw_fd(fd);
+        let unlocked: libc::c_int = 0;
+        check(Stage::Terminal, libc::ioctl(fd, UNLOCK, &raw const unlocked))?;
+        let near = libc::ioctl(fd, OPEN_PEER, flags);
+        check(Stage::Terminal, near)?;
+        let near = OwnedFd::from_raw_fd(near);
+        let size = libc::winsize { ws_row: rows, ws_col: columns, ws_xpixel: 0, ws_ypixel: 0 };
+        check(Stage::Terminal, libc::ioctl(fd, libc::TIOCSWINSZ, &raw const size))?;
+        check(Stage::Terminal, libc::ioctl(near.as_raw_fd(), libc::TIOCSCTTY, 0))?;
+        let near = above_declared(&near)?;
+        // 0 to 2 are free or /dev/null of init; the other end stays clear of them.
+        let other_end = above_declared(&other_end)?;
+        for to in 0..3 {
+            check(Stage::Terminal, libc::dup2(near.as_raw_fd(), to))?;
+        }
+        Ok(other_end)
+    }
 }
 
 fn drop_capabilities() -> Result<(), Failure> {

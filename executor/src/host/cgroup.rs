@@ -17,6 +17,8 @@ use rollout::quantity::Limit;
 
 use super::open;
 
+mod groups;
+
 /// The one name Rollyard uses at the top of a hierarchy.
 pub const PARENT: &str = "rollyard";
 const CONTROLLERS: [&str; 3] = ["memory", "cpu", "pids"];
@@ -281,6 +283,7 @@ impl Tree {
                             if error.raw_os_error() == Some(libc::EBUSY) && tries < REMOVE_TRIES_MAX =>
                         {
                             tries += 1;
+                            self.remove_groups(id);
                             std::thread::sleep(REMOVE_PAUSE);
                         }
                         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),

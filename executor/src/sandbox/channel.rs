@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::io;
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 
@@ -20,7 +20,8 @@ const WAITING_MAX: usize = 1024;
 /// What init answered to a request.
 #[derive(Debug)]
 pub enum Answer {
-    Started,
+    /// Its number in the sandbox, and the other end of its terminal if it has one.
+    Started(i32, Option<OwnedFd>),
     NotStarted(Stage, i32),
     Signalled(i32),
     KilledAll,
@@ -64,17 +65,17 @@ impl Channel {
         self.next_ticket.fetch_add(1, Ordering::Relaxed)
     }
 
-    /// Starts a process under `ticket`; its exit comes through the receiver.
+    /// Starts a process under `ticket` with the descriptors that `spawn` says; its exit comes through
+    /// the receiver.
     pub async fn spawn(
         &self,
         ticket: u32,
         spawn: Spawn,
-        stdout: &OwnedFd,
-        stderr: &OwnedFd,
+        given: &[RawFd],
     ) -> Result<(Answer, watch::Receiver<Option<Exit>>), ChannelError> {
         let (exit, exited) = watch::channel(None);
         lock(&self.expected).exits.insert(ticket, exit);
-        let mut fds = vec![stdout.as_raw_fd(), stderr.as_raw_fd()];
+        let mut fds = given.to_vec();
         let inline = Request::Spawn { ticket, spawn };
         let bytes = inline.encode();
         let (bytes, body) = match inline {
@@ -86,7 +87,7 @@ impl Channel {
         };
         fds.extend(body.as_ref().map(AsRawFd::as_raw_fd));
         let answer = self.ask(ticket, &bytes, &fds).await;
-        if !matches!(answer, Ok(Answer::Started)) {
+        if !matches!(answer, Ok(Answer::Started(..))) {
             lock(&self.expected).exits.remove(&ticket);
         }
         Ok((answer?, exited))
@@ -132,8 +133,8 @@ impl Channel {
         let mut buffer = vec![0; MESSAGE_MAX.min(256)];
         let reason = loop {
             match receive(&self.socket, &mut buffer).await {
-                Ok(Some((len, _))) => match Event::decode(&buffer[..len]) {
-                    Ok(event) => self.take(event),
+                Ok(Some((len, fds))) => match Event::decode(&buffer[..len]) {
+                    Ok(event) => self.take(event, fds.into_iter().next()),
                     Err(error) => break format!("init sent a {error}"),
                 },
                 Ok(None) => break "init is gone".to_owned(),
@@ -145,7 +146,7 @@ impl Channel {
         drop(expected);
     }
 
-    fn take(&self, event: Event) {
+    fn take(&self, event: Event, given: Option<OwnedFd>) {
         let mut expected = lock(&self.expected);
         let (ticket, answer) = match event {
             Event::Ready => return,
@@ -155,7 +156,7 @@ impl Channel {
                 }
                 return;
             }
-            Event::Started { ticket, .. } => (ticket, Answer::Started),
+            Event::Started { ticket, pid } => (ticket, Answer::Started(pid, given)),
             Event::NotStarted { ticket, stage, errno } => (ticket, Answer::NotStarted(stage, errno)),
             Event::Signalled { ticket, errno } => (ticket, Answer::Signalled(errno)),
             Event::KilledAll { ticket, .. } => (ticket, Answer::KilledAll),

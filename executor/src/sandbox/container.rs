@@ -8,9 +8,10 @@
 //! The executor keeps three descriptors a sandbox: the channel to init, its root, and the raw tree of
 //! what it changed. The rest is the kernel's, and dies with init.
 
+use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
@@ -19,7 +20,7 @@ use std::time::Duration;
 use images::layers::Packed;
 use rollout::quantity::{Limit, TMPFS_DISK_MAX};
 use rollout::{Bytes, Millis};
-use sandbox_init::message::{self, BODY_MAX, ENTRIES_MAX, Stage};
+use sandbox_init::message::{self, BODY_MAX, ENTRIES_MAX, Stage, Streams};
 use tokio::sync::watch;
 
 use super::channel::{Answer, Channel, ChannelError};
@@ -27,8 +28,8 @@ use super::files::{self, Owner};
 use super::image::{Image, Images};
 use super::users::User;
 use super::{
-    Backend, Ceilings, CreateError, DestroyError, Exit, FileError, FileSource, Listing, Mounted, OciBase,
-    Pack, PackError, Process, Sandbox, SandboxSpec, Spawn, SpawnError, Stats, packing,
+    Backend, Ceilings, CreateError, DestroyError, Driven, Exit, FileError, FileSource, Listing, Mounted,
+    OciBase, Pack, PackError, Process, Sandbox, SandboxSpec, Spawn, SpawnError, Stats, packing,
 };
 use crate::broker::client::Client;
 pub use crate::broker::protocol::Step;
@@ -58,6 +59,8 @@ const TASKS_PER_SANDBOX: u64 = 2;
 const SIZE_LIMIT_MIN: Bytes = Bytes(1 << 20);
 /// Of the free bytes of the data directory, the part that loop disks may promise together.
 const DISK_SHARE_PERCENT: u64 = 90;
+
+mod driven;
 
 #[derive(Debug, Clone)]
 pub struct ContainerConfig {
@@ -369,7 +372,9 @@ impl Backend for Container {
             workdir: spec.workdir,
             image,
             id_base: created.id_base,
+            init_pid: created.init_pid,
             memory_disk: created.memory_disk,
+            driven: driven::State::default(),
         }))
     }
 
@@ -474,7 +479,9 @@ struct ContainerSandbox {
     workdir: String,
     image: Arc<Image>,
     id_base: u32,
+    init_pid: i32,
     memory_disk: Bytes,
+    driven: driven::State,
 }
 
 impl ContainerSandbox {
@@ -512,6 +519,74 @@ impl ContainerSandbox {
                 let removed =
                     tokio::task::spawn_blocking(move || census::remove_leaf(&shared.tree, &id)).await;
                 removed.unwrap_or_else(|error| vec![format!("removing the cgroups of {named}: {error}")])
+            }
+        }
+    }
+}
+
+/// What runs, as whom.
+struct Asked<'a> {
+    argv: &'a [String],
+    env: &'a BTreeMap<String, String>,
+    cwd: &'a str,
+    user: &'a str,
+}
+
+/// The descriptors of a process.
+#[derive(Clone, Copy)]
+struct Kind {
+    streams: Streams,
+    has_report: bool,
+    has_group: bool,
+}
+
+impl ContainerSandbox {
+    /// Starts a process. Its `streams` become the user's; `more` are the other descriptors of its kind,
+    /// in order. Gives the process, with its number in the sandbox and the other end of its terminal.
+    async fn started(
+        &self,
+        asked: &Asked<'_>,
+        kind: Kind,
+        streams: &[OwnedFd],
+        more: &[&OwnedFd],
+    ) -> Result<(ContainerProcess, (i32, Option<OwnedFd>)), SpawnError> {
+        let program = asked.argv.first().cloned().unwrap_or_default();
+        let setup = |action: &str, source: io::Error| SpawnError::Setup { action: action.to_owned(), source };
+        let user = self
+            .image
+            .users
+            .find(asked.user)
+            .ok_or_else(|| SpawnError::UnknownUser { user: asked.user.to_owned() })?;
+        let request =
+            spawn_request(asked, kind, user).map_err(|source| setup("reading the request", source))?;
+        for stream in streams {
+            give(stream.as_fd(), self.id_base + user.uid, self.id_base + user.gid)
+                .map_err(|source| setup("handing over its streams", source))?;
+        }
+        let given: Vec<_> = streams.iter().chain(more.iter().copied()).map(AsRawFd::as_raw_fd).collect();
+        let channel = &self.alive().channel;
+        let ticket = channel.ticket();
+        let (answer, exited) = channel.spawn(ticket, request, &given).await.map_err(|error| match error {
+            ChannelError::Dead(reason) => SpawnError::Dead { reason },
+            ChannelError::Io(source) => setup("asking init", source),
+        })?;
+        match answer {
+            Answer::Started(pid, terminal) => {
+                let channel = Arc::clone(channel);
+                Ok((ContainerProcess { channel, ticket, exited }, (pid, terminal)))
+            }
+            Answer::NotStarted(Stage::Exec, errno) => {
+                Err(SpawnError::Exec { program, source: io::Error::from_raw_os_error(errno) })
+            }
+            Answer::NotStarted(Stage::Cwd, errno) if is_of_the_tree(errno) => {
+                let source = io::Error::from_raw_os_error(errno);
+                Err(SpawnError::Workdir { workdir: asked.cwd.to_owned(), source })
+            }
+            Answer::NotStarted(stage, errno) => {
+                Err(setup(stage.as_str(), io::Error::from_raw_os_error(errno)))
+            }
+            Answer::Signalled(_) | Answer::KilledAll => {
+                Err(setup("asking init", io::Error::other("it answered another question")))
             }
         }
     }
@@ -567,45 +642,15 @@ impl Sandbox for ContainerSandbox {
     }
 
     async fn spawn(&self, spawn: Spawn) -> Result<Box<dyn Process>, SpawnError> {
-        let program = spawn.argv.first().cloned().unwrap_or_default();
-        let setup = |action: &str, source: io::Error| SpawnError::Setup { action: action.to_owned(), source };
-        let user = self
-            .image
-            .users
-            .find(&spawn.user)
-            .ok_or_else(|| SpawnError::UnknownUser { user: spawn.user.clone() })?;
-        let request = spawn_request(&spawn, user).map_err(|source| setup("reading the request", source))?;
-        for output in [&spawn.stdout, &spawn.stderr] {
-            give(output.as_fd(), self.id_base + user.uid, self.id_base + user.gid)
-                .map_err(|source| setup("handing over its output", source))?;
-        }
-        let channel = &self.alive().channel;
-        let ticket = channel.ticket();
-        let (answer, exited) = channel.spawn(ticket, request, &spawn.stdout, &spawn.stderr).await.map_err(
-            |error| match error {
-                ChannelError::Dead(reason) => SpawnError::Dead { reason },
-                ChannelError::Io(source) => setup("asking init", source),
-            },
-        )?;
-        match answer {
-            Answer::Started => {
-                let channel = Arc::clone(channel);
-                Ok(Box::new(ContainerProcess { channel, ticket, exited }))
-            }
-            Answer::NotStarted(Stage::Exec, errno) => {
-                Err(SpawnError::Exec { program, source: io::Error::from_raw_os_error(errno) })
-            }
-            Answer::NotStarted(Stage::Cwd, errno) if is_of_the_tree(errno) => {
-                let source = io::Error::from_raw_os_error(errno);
-                Err(SpawnError::Workdir { workdir: spawn.cwd, source })
-            }
-            Answer::NotStarted(stage, errno) => {
-                Err(setup(stage.as_str(), io::Error::from_raw_os_error(errno)))
-            }
-            Answer::Signalled(_) | Answer::KilledAll => {
-                Err(setup("asking init", io::Error::other("it answered another question")))
-            }
-        }
+        let Spawn { argv, env, cwd, user, stdout, stderr } = spawn;
+        let asked = Asked { argv: &argv, env: &env, cwd: &cwd, user: &user };
+        let kind = Kind { streams: Streams::Output, has_report: false, has_group: false };
+        let (process, _) = self.started(&asked, kind, &[stdout, stderr], &[]).await?;
+        Ok(Box::new(process))
+    }
+
+    fn driven(&self) -> Option<&dyn Driven> {
+        Some(self)
     }
 
     fn layers(&self) -> &[Mounted] {
@@ -613,7 +658,15 @@ impl Sandbox for ContainerSandbox {
     }
 
     async fn pack(&self, pack: Pack) -> Result<Packed, PackError> {
-        packing::pack(&self.shared.tree, &self.id, &self.alive().upper, self.id_base, pack).await
+        packing::pack(
+            &self.shared.tree,
+            &self.id,
+            &self.driven.still,
+            &self.alive().upper,
+            self.id_base,
+            pack,
+        )
+        .await
     }
 
     async fn kill_all(&self) -> Result<(), io::Error> {
@@ -705,8 +758,9 @@ fn give(output: BorrowedFd<'_>, uid: u32, gid: u32) -> io::Result<()> {
     open::change_owner(output, uid, gid)
 }
 
-fn spawn_request(spawn: &Spawn, user: User) -> Result<message::Spawn, io::Error> {
+fn spawn_request(spawn: &Asked<'_>, kind: Kind, user: User) -> Result<message::Spawn, io::Error> {
     let refuse = |problem: &str| io::Error::new(io::ErrorKind::InvalidInput, problem.to_owned());
+    let Kind { streams, has_report, has_group } = kind;
     if spawn.argv.first().is_none_or(String::is_empty) {
         return Err(refuse("argv is empty"));
     }
@@ -720,9 +774,12 @@ fn spawn_request(spawn: &Spawn, user: User) -> Result<message::Spawn, io::Error>
     let request = message::Spawn {
         argv: spawn.argv.iter().map(|argument| argument.clone().into_bytes()).collect(),
         env,
-        cwd: spawn.cwd.clone().into_bytes(),
+        cwd: spawn.cwd.as_bytes().to_vec(),
         uid: user.uid,
         gid: user.gid,
+        streams,
+        has_report,
+        has_group,
     };
     let all = request.argv.iter().chain(&request.env).chain([&request.cwd]);
     if all.clone().any(|bytes| bytes.contains(&0)) {

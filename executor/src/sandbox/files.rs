@@ -15,6 +15,8 @@ use rollout::Bytes;
 use super::{FileError, FileSource, Listing};
 use crate::host::open;
 
+pub(super) mod entries;
+
 /// The longest path, in bytes: what the kernel takes with its terminator.
 const PATH_MAX: usize = 4095;
 /// Of a path that cannot be one, this many characters are shown.

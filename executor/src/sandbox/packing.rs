@@ -2,34 +2,69 @@
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use images::layers::{Packed, pack_upper};
 use tokio::time::{Instant, sleep, timeout_at};
 
 use super::{Pack, PackError};
+use crate::broker::serve::lock;
 use crate::host::cgroup::Tree;
 
 /// Between two looks whether every process stands still.
 const FREEZE_PAUSE: Duration = Duration::from_millis(1);
 
+/// Who wants the processes of one sandbox to stand still. They go on when nobody does any more.
+#[derive(Debug, Default)]
+pub(super) struct Still(Mutex<u32>);
+
+impl Still {
+    /// Tells them to stand still, if nobody did before. To be undone by [`release`](Self::release).
+    pub fn hold(&self, tree: &Tree, id: &str) -> io::Result<()> {
+        let mut holders = lock(&self.0);
+        if *holders == 0 {
+            tree.freeze(id, true)?;
+        }
+        *holders += 1;
+        Ok(())
+    }
+
+    /// Lets them go on, unless somebody else wants them to stand still.
+    pub fn release(&self, tree: &Tree, id: &str) -> io::Result<()> {
+        let mut holders = lock(&self.0);
+        *holders = holders.saturating_sub(1);
+        if *holders > 0 {
+            return Ok(());
+        }
+        match tree.freeze(id, false) {
+            // Its cgroup is gone: it was ended meanwhile.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+            other => other,
+        }
+    }
+}
+
 /// Processes that were told to stand still. They go on when it is dropped, whatever happened.
 struct Frozen<'a> {
     tree: &'a Tree,
     id: &'a str,
+    still: &'a Still,
 }
 
 impl<'a> Frozen<'a> {
-    async fn new(tree: &'a Tree, id: &'a str, within: Duration, until: Instant) -> Result<Self, PackError> {
-        tree.freeze(id, true).map_err(PackError::Freeze)?;
-        let frozen = Self { tree, id };
-        while !tree.is_frozen(id).map_err(PackError::Freeze)? {
-            if Instant::now() >= until {
-                return Err(PackError::TooSlow { what: "its processes did not stand still", within });
-            }
-            sleep(FREEZE_PAUSE).await;
+    async fn new(
+        tree: &'a Tree,
+        id: &'a str,
+        still: &'a Still,
+        within: Duration,
+        until: Instant,
+    ) -> Result<Self, PackError> {
+        still.hold(tree, id).map_err(PackError::Freeze)?;
+        let frozen = Self { tree, id, still };
+        if !stands_still(tree, id, until).await.map_err(PackError::Freeze)? {
+            return Err(PackError::TooSlow { what: "its processes did not stand still", within });
         }
         Ok(frozen)
     }
@@ -37,13 +72,21 @@ impl<'a> Frozen<'a> {
 
 impl Drop for Frozen<'_> {
     fn drop(&mut self) {
-        match self.tree.freeze(self.id, false) {
-            // Its cgroup is gone: it was ended meanwhile.
-            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-            Err(error) => tracing::error!(sandbox = self.id, %error, "its processes stay frozen"),
-            Ok(()) => {}
+        if let Err(error) = self.still.release(self.tree, self.id) {
+            tracing::error!(sandbox = self.id, %error, "its processes stay frozen");
         }
     }
+}
+
+/// Waits until every process stands still; false: not until then.
+pub(super) async fn stands_still(tree: &Tree, id: &str, until: Instant) -> io::Result<bool> {
+    while !tree.is_frozen(id)? {
+        if Instant::now() >= until {
+            return Ok(false);
+        }
+        sleep(FREEZE_PAUSE).await;
+    }
+    Ok(true)
 }
 
 /// Ends the walk when nobody waits for it.
@@ -58,6 +101,7 @@ impl Drop for StopOnDrop {
 pub(super) async fn pack(
     tree: &Tree,
     id: &str,
+    still: &Still,
     upper: &Arc<OwnedFd>,
     id_base: u32,
     pack: Pack,
@@ -67,7 +111,7 @@ pub(super) async fn pack(
     let until = freeze.map(|within| (within, Instant::now() + within));
     // Dropped in this order: first they go on, then the walk ends.
     let frozen = match until {
-        Some((within, until)) => Some(Frozen::new(tree, id, within, until).await?),
+        Some((within, until)) => Some(Frozen::new(tree, id, still, within, until).await?),
         None => None,
     };
     let (upper, flag) = (Arc::clone(upper), Arc::clone(&stop.0));

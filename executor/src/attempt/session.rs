@@ -1,0 +1,291 @@
+//! The work of a session: its sandbox is lent to the calls of a driver until one of them, a deadline, a
+//! kill or the sandbox itself ends it. Then it is taken back and goes the way of every attempt.
+
+use std::collections::BTreeMap;
+use std::convert::Infallible;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use rollout::classify::{OutputProblem, SessionEnd, SessionFacts, classify_session};
+use rollout::failure::{Failure, FailureCode};
+use rollout::outcome::{Artifact, Captured, Outcome, Reward, Times};
+use rollout::plan::{COLLECT_MAX, SessionPlan};
+use rollout::{Millis, Timestamp};
+use tokio::sync::{mpsc, watch};
+use tokio::time::{Instant, MissedTickBehavior, interval_at, sleep, sleep_until, timeout};
+
+use super::meter::Meter;
+use super::{Clock, Tools, killed};
+use crate::clock::{elapsed, wall_now};
+use crate::lifecycle::{At, Kill, Order, Phase, Progress};
+use crate::outputs::{self, CollectError};
+use crate::sandbox::Sandbox;
+use crate::sessions::{Ending, Live, Parts, SAVED_QUEUE_MAX};
+use crate::storage::chain;
+use crate::workspace::SaveError;
+
+/// Between two looks at the kernel's counters.
+const SAMPLE_EVERY: Duration = Duration::from_secs(5);
+/// For the kernel to take every process of the sandbox.
+const KILL_TIMEOUT: Duration = Duration::from_secs(30);
+
+pub(super) struct Session<'a> {
+    pub tools: &'a Tools,
+    pub order: &'a Order,
+    pub plan: SessionPlan,
+    pub dir: &'a Path,
+    pub clock: Clock,
+    pub env: BTreeMap<String, String>,
+}
+
+type Kills = watch::Receiver<Option<Kill>>;
+
+/// What there is to tell at its end.
+struct Tally {
+    end: SessionEnd,
+    /// Wins over everything a driver did.
+    verdict: Option<Failure>,
+    reward: Option<Reward>,
+    meter: Meter,
+    started_at: Timestamp,
+    run: Millis,
+    boot: Millis,
+    actions: u64,
+    artifacts: Vec<Artifact>,
+    problems: Vec<OutputProblem>,
+}
+
+impl Session<'_> {
+    /// To its end; gives the sandbox back, if there is one to give.
+    pub async fn run(
+        self,
+        sandbox: Box<dyn Sandbox>,
+        kills: &mut Kills,
+        progress: &(impl Fn(Progress) + Sync),
+    ) -> (Outcome, Option<Box<dyn Sandbox>>) {
+        let at = At { attempt: self.order.attempt, generation: self.order.generation };
+        let digest = sandbox.image_digest().to_owned();
+        let sessions = Arc::clone(&self.tools.sessions);
+        let making = Arc::clone(&sessions);
+        let log = tokio::task::spawn_blocking(move || making.new_log(at)).await;
+        let log = match log.map_err(|error| error.to_string()) {
+            Ok(Ok(log)) => log,
+            Ok(Err(error)) => return self.not_begun(chain(&error), &digest, sandbox),
+            Err(problem) => return self.not_begun(problem, &digest, sandbox),
+        };
+        let (saved, mut saves) = mpsc::channel(SAVED_QUEUE_MAX);
+        let mut meter = Meter::start(sandbox.stats());
+        let parts = Parts {
+            at,
+            node: sessions.node().clone(),
+            step: self.order.step.clone(),
+            plan: self.plan,
+            env: self.env.clone(),
+            dir: self.dir.to_owned(),
+            tools: self.tools.clone(),
+            log,
+            saved,
+        };
+        let (began, started_at) = (Instant::now(), wall_now());
+        let boot = elapsed(self.clock.began);
+        let entered = sessions.enter(parts, sandbox);
+        let live = &entered.live;
+        progress(Progress::Phase(Phase::Running { started_at }));
+        let ended = self.wait(live, began, &mut meter, kills, &mut saves, progress).await;
+        let run = elapsed(began);
+        let (end, kill, reward) = match ended {
+            Ended::Killed(kill) => (SessionEnd::Finished, Some(kill), None),
+            Ended::Session(end, reward) => (end, None, reward),
+        };
+        progress(Progress::Phase(Phase::Collecting { started_at }));
+        let mut sandbox = live.close().await;
+        let words = |kill: &Kill| Failure::new(kill.code, format!("{}; it had run {run}", kill.reason));
+        let verdict = kill.as_ref().map(words);
+        let actions = live.actions();
+        let (artifacts, problems) = (Vec::new(), Vec::new());
+        let mut tally =
+            Tally { end, verdict, reward, meter, started_at, run, boot, actions, artifacts, problems };
+        match &mut sandbox {
+            Some(sandbox) => self.end(sandbox.as_ref(), &mut tally, kills).await,
+            None => tally.lost("its sandbox was not given back".to_owned()),
+        }
+        drop(entered);
+        tokio::task::spawn_blocking(move || sessions.prune());
+        (self.outcome(tally, &digest), sandbox)
+    }
+
+    fn not_begun(
+        &self,
+        problem: String,
+        digest: &str,
+        sandbox: Box<dyn Sandbox>,
+    ) -> (Outcome, Option<Box<dyn Sandbox>>) {
+        let failure = Failure::new(FailureCode::StorageFailed, problem);
+        (self.clock.never_started(failure, digest), Some(sandbox))
+    }
+
+    async fn wait(
+        &self,
+        live: &Arc<Live>,
+        began: Instant,
+        meter: &mut Meter,
+        kills: &mut Kills,
+        saves: &mut mpsc::Receiver<rollout::checkpoint::Checkpoint>,
+        progress: &(impl Fn(Progress) + Sync),
+    ) -> Ended {
+        let idle_timeout = Duration::from_millis(self.plan.idle_timeout.0);
+        let park_after = self.order.step.idle.map(|idle| Duration::from_millis(idle.park_after.0));
+        let deadline = sleep_until(began + Duration::from_millis(self.order.step.timeout.0));
+        let (died, ended) = (live.died(), live.ended());
+        tokio::pin!(deadline, died, ended);
+        let mut saving = Box::pin(self.save_every(live));
+        loop {
+            let idle = live.idle();
+            let left = |limit: Duration| Some(limit.saturating_sub(idle)).filter(|left| !left.is_zero());
+            let park_in = park_after.and_then(left).unwrap_or(SAMPLE_EVERY);
+            let look_in = left(idle_timeout).unwrap_or_default().min(park_in).min(SAMPLE_EVERY);
+            tokio::select! {
+                biased;
+                reason = &mut died => return Ended::Session(SessionEnd::Lost { reason }, None),
+                ending = &mut ended => return match ending {
+                    Ending::Finished { reward } => Ended::Session(SessionEnd::Finished, reward),
+                    Ending::GivenUp { problem } => Ended::Session(SessionEnd::GivenUp { problem }, None),
+                    Ending::ActionsSpent { actions } => {
+                        Ended::Session(SessionEnd::ActionsSpent { actions }, None)
+                    }
+                },
+                kill = killed(kills) => return Ended::Killed(kill),
+                () = &mut deadline => return Ended::Session(SessionEnd::Deadline, None),
+                Some(checkpoint) = saves.recv() => progress(Progress::Saved(Box::new(checkpoint))),
+                never = &mut saving => match never {},
+                () = sleep(look_in) => {
+                    let idle = live.idle();
+                    if idle >= idle_timeout {
+                        let idle = Millis(u64::try_from(idle.as_millis()).unwrap_or(u64::MAX));
+                        return Ended::Session(SessionEnd::Silent { idle }, None);
+                    }
+                    if let Some(after) = park_after {
+                        live.park(after).await;
+                    }
+                    if let Some(stats) = live.stats().await {
+                        meter.sample(stats);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Saves again and again, and never ends. What it saved comes through the queue of the session.
+    async fn save_every(&self, live: &Arc<Live>) -> Infallible {
+        let Some(every) = self.order.step.checkpoint.every else { return std::future::pending().await };
+        let every = Duration::from_millis(every.0.max(1));
+        let mut ticks = interval_at(Instant::now() + every, every);
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        loop {
+            ticks.tick().await;
+            if let Err(error @ (SaveError::Refused(_) | SaveError::TooSlow(_) | SaveError::Storage(_))) =
+                live.save().await
+            {
+                tracing::info!(attempt = %self.order.attempt, %error, "checkpoint skipped");
+            }
+        }
+    }
+
+    /// Everything in it is killed before what it made is read.
+    async fn end(&self, sandbox: &dyn Sandbox, tally: &mut Tally, kills: &mut Kills) {
+        tally.meter.sample(sandbox.stats());
+        match timeout(KILL_TIMEOUT, sandbox.kill_all()).await {
+            Ok(Ok(())) => {}
+            Ok(Err(error)) => tally.lost(format!("its processes could not be ended: {error}")),
+            Err(_) => {
+                tally.lost(format!("its processes were not gone after {}s", KILL_TIMEOUT.as_secs()));
+            }
+        }
+        tally.meter.sample(sandbox.stats());
+        if tally.verdict.is_some() || matches!(tally.end, SessionEnd::Lost { .. }) {
+            return;
+        }
+        let limit = Duration::from_millis(COLLECT_MAX.0);
+        let (step, storage) = (&self.order.step, &self.tools.storage);
+        let collecting = timeout(limit, outputs::collect(sandbox, step, &self.env, storage, self.dir));
+        let collected = tokio::select! {
+            collected = collecting => collected,
+            kill = killed(kills) => {
+                let message = format!("{}; it had run {}", kill.reason, tally.run);
+                tally.verdict = Some(Failure::new(kill.code, message));
+                return;
+            }
+        };
+        match collected {
+            Ok(Ok(collected)) => {
+                (tally.artifacts, tally.problems) = (collected.artifacts, collected.problems);
+                tally.meter.sample(sandbox.stats());
+            }
+            Ok(Err(CollectError::Lost(reason))) => tally.lost(reason),
+            Ok(Err(CollectError::Storage(error))) => {
+                tally.verdict = Some(Failure::new(FailureCode::StorageFailed, chain(&error)));
+            }
+            Err(_) => {
+                let words = format!("its outputs were not stored within {COLLECT_MAX}");
+                tally.verdict = Some(Failure::new(FailureCode::StorageFailed, words));
+            }
+        }
+    }
+
+    fn outcome(&self, tally: Tally, digest: &str) -> Outcome {
+        let Tally { end, verdict, reward, meter, started_at, run, boot, actions, artifacts, problems } =
+            tally;
+        let counters = meter.counters();
+        let timed_out = end == SessionEnd::Deadline && verdict.is_none();
+        let facts = SessionFacts {
+            end,
+            unclaimed: self.plan.unclaimed,
+            run,
+            timeout: self.order.step.timeout,
+            limit: self.order.step.resources.limit,
+            counters,
+            outputs: &problems,
+        };
+        let failure = verdict.or_else(|| classify_session(&facts));
+        let times = Times {
+            taken_at: self.clock.taken_at,
+            started_at: Some(started_at),
+            ended_at: wall_now(),
+            boot: Some(boot),
+            run: Some(run),
+            checkpoint: None,
+        };
+        // The driver's word counts as long as a grader's would.
+        let is_valid = failure.as_ref().is_none_or(|failure| failure.code.consequence().has_valid_reward);
+        Outcome {
+            failure,
+            exit_code: None,
+            signal: None,
+            oom: counters.oom(),
+            timed_out,
+            stdout: Captured::default(),
+            stderr: Captured::default(),
+            artifacts,
+            reward: reward.filter(|_| is_valid),
+            times,
+            usage: meter.usage(),
+            image_digest: digest.to_owned(),
+            checkpoint: None,
+            actions: Some(actions),
+        }
+    }
+}
+
+enum Ended {
+    Killed(Kill),
+    Session(SessionEnd, Option<Reward>),
+}
+
+impl Tally {
+    fn lost(&mut self, reason: String) {
+        if !matches!(self.end, SessionEnd::Lost { .. }) {
+            self.end = SessionEnd::Lost { reason };
+        }
+    }
+}

@@ -1,0 +1,196 @@
+//! Sandboxes that something outside the yard drives: the executor's half of the service `Sandboxes`.
+//!
+//! The runner of a session attempt enters it here when its sandbox is ready and takes it back at the end.
+//! Calls find it by name, show their claim, and borrow the sandbox. Everything a driver may rely on is on
+//! this node: claims, deadlines, and the log of recorded actions, which outlives the session so that a
+//! driver can ask what became of its last action.
+//!
+//! ```text
+//! client ──> scheduler ──> service ──> Live (claim, activity, log) ──> sandbox::Driven
+//!                                        ^ entered and taken back by attempt::session
+//! ```
+//! Invariant: an action is on disk before it starts and its result before anyone is told.
+//! Invariant: an action whose end is not known is never begun again.
+
+mod actions;
+mod claim;
+mod commands;
+mod error;
+mod exec;
+mod forward;
+mod ladder;
+mod live;
+mod log;
+mod record;
+mod run;
+mod service;
+mod shell;
+mod streams;
+mod transfers;
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, SystemTime};
+
+use rollout::{NodeId, RolloutId, SandboxId, StepIndex};
+
+use crate::broker::serve::lock;
+use crate::lifecycle::At;
+use crate::sandbox::Sandbox;
+use log::ActionLog;
+
+pub use error::SandboxCode;
+pub(crate) use live::{Ending, Live, Parts, SAVED_QUEUE_MAX};
+pub(crate) use log::LogError;
+pub(crate) use service::listen;
+
+/// How long the log of a session that is over can be asked.
+const LOGS_KEPT: Duration = Duration::from_secs(24 * 3600);
+/// Logs of sessions that are over, and their bytes together: the oldest go first.
+const LOGS_MAX: usize = 4096;
+const LOGS_BYTES_MAX: u64 = 4 << 30;
+
+type Key = (RolloutId, StepIndex);
+
+/// The sessions of this executor.
+#[derive(Debug)]
+pub(crate) struct Sessions {
+    node: NodeId,
+    logs_dir: PathBuf,
+    live: Mutex<BTreeMap<Key, Arc<Live>>>,
+}
+
+/// A session that is entered. Dropped, it is no longer found, and its calls end.
+#[derive(Debug)]
+pub(crate) struct Entered {
+    sessions: Arc<Sessions>,
+    pub live: Arc<Live>,
+}
+
+impl Drop for Entered {
+    fn drop(&mut self) {
+        let key = key(self.live.at);
+        let mut live = lock(&self.sessions.live);
+        if live.get(&key).is_some_and(|entered| Arc::ptr_eq(entered, &self.live)) {
+            live.remove(&key);
+        }
+        drop(live);
+        self.live.abandon();
+    }
+}
+
+fn key(at: At) -> Key {
+    (at.attempt.rollout, at.attempt.step)
+}
+
+impl Sessions {
+    pub(crate) fn new(node: NodeId, logs_dir: PathBuf) -> Self {
+        Self { node, logs_dir, live: Mutex::default() }
+    }
+
+    pub(crate) fn node(&self) -> &NodeId {
+        &self.node
+    }
+
+    /// A new log for an attempt. Blocks.
+    pub(crate) fn new_log(&self, at: At) -> Result<ActionLog, LogError> {
+        ActionLog::create(&self.log_path(at))
+    }
+
+    fn log_path(&self, at: At) -> PathBuf {
+        self.logs_dir.join(format!("{}.{}", at.attempt, at.generation))
+    }
+
+    /// From now on it is found by its name.
+    pub(crate) fn enter(self: &Arc<Self>, parts: Parts, sandbox: Box<dyn Sandbox>) -> Entered {
+        let live = Live::new(parts, sandbox);
+        lock(&self.live).insert(key(live.at), Arc::clone(&live));
+        Entered { sessions: Arc::clone(self), live }
+    }
+
+    fn find(&self, id: &SandboxId) -> Option<Arc<Live>> {
+        if id.node.as_ref().is_some_and(|node| *node != self.node) {
+            return None;
+        }
+        lock(&self.live).get(&(id.rollout, id.step)).cloned()
+    }
+
+    fn all(&self) -> Vec<Arc<Live>> {
+        lock(&self.live).values().cloned().collect()
+    }
+
+    /// The log the last attempt of a session left here. Blocks.
+    fn past_log(&self, id: &SandboxId) -> Result<Option<ActionLog>, LogError> {
+        let prefix = format!("{}.{}.", id.rollout, id.step.0);
+        let number = |name: &str| {
+            let (attempt, generation) = name.strip_prefix(&prefix)?.split_once('.')?;
+            Some((attempt.parse::<u32>().ok()?, generation.parse::<u64>().ok()?))
+        };
+        let Ok(names) = std::fs::read_dir(&self.logs_dir) else { return Ok(None) };
+        let names = names.flatten().filter_map(|entry| entry.file_name().into_string().ok());
+        let last = names.filter_map(|name| Some((number(&name)?, name))).max();
+        last.map(|(_, name)| ActionLog::past(&self.logs_dir.join(name))).transpose()
+    }
+
+    /// Removes logs nobody may ask for any more. Blocks.
+    pub(crate) fn prune(&self) {
+        let live: Vec<PathBuf> = self.all().iter().map(|live| live.log.path().to_owned()).collect();
+        if let Err(error) = prune(&self.logs_dir, &live, LOGS_MAX, LOGS_BYTES_MAX) {
+            tracing::warn!(dir = %self.logs_dir.display(), %error, "old action logs not removed");
+        }
+    }
+}
+
+fn prune(dir: &Path, live: &[PathBuf], logs_max: usize, bytes_max: u64) -> std::io::Result<()> {
+    let mut past = Vec::new();
+    for entry in std::fs::read_dir(dir)? {
+        let entry = entry?;
+        if !live.contains(&entry.path()) {
+            let data = entry.metadata()?;
+            past.push((data.modified()?, data.len(), entry.path()));
+        }
+    }
+    past.sort_unstable_by(|a, b| b.cmp(a));
+    let (mut count, mut bytes) = (0, 0u64);
+    for (modified, len, path) in past {
+        count += 1;
+        bytes = bytes.saturating_add(len);
+        let is_old = SystemTime::now().duration_since(modified).is_ok_and(|age| age > LOGS_KEPT);
+        if is_old || count > logs_max || bytes > bytes_max {
+            std::fs::remove_file(path)?;
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn of_past_logs_the_oldest_go_first_and_live_ones_stay() {
+        let dir = tempfile::tempdir().unwrap();
+        let at = |name: &str| dir.path().join(name);
+        let now = SystemTime::now();
+        for (name, age_s) in [("old", 90_000), ("a", 300), ("b", 200), ("c", 100), ("live", 95_000)] {
+            std::fs::write(at(name), [0; 10]).unwrap();
+            let file = std::fs::File::options().write(true).open(at(name)).unwrap();
+            file.set_modified(now - Duration::from_secs(age_s)).unwrap();
+        }
+        let left = || {
+            let mut names: Vec<_> = std::fs::read_dir(dir.path())
+                .unwrap()
+                .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+                .collect();
+            names.sort();
+            names
+        };
+        prune(dir.path(), &[at("live")], 9, 1000).unwrap();
+        assert_eq!(left(), ["a", "b", "c", "live"]);
+        prune(dir.path(), &[at("live")], 9, 25).unwrap();
+        assert_eq!(left(), ["b", "c", "live"]);
+        prune(dir.path(), &[at("live")], 1, 25).unwrap();
+        assert_eq!(left(), ["c", "live"]);
+    }
+}

@@ -1,0 +1,79 @@
+//! Who drives a session. Compare-and-set: one driver at a time, until it is silent for its `ttl`.
+
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+#[derive(Debug)]
+struct Held {
+    driver: String,
+    token: String,
+    ttl: Duration,
+    heard_at: Instant,
+}
+
+impl Held {
+    fn lives(&self, now: Instant) -> bool {
+        now.saturating_duration_since(self.heard_at) < self.ttl
+    }
+}
+
+#[derive(Debug, Default)]
+pub(super) struct Claim(Option<Held>);
+
+impl Claim {
+    /// The token for `driver`: `fresh`, or the one it has already. None: another driver holds it.
+    pub fn take(&mut self, driver: &str, ttl: Duration, fresh: String, now: Instant) -> Option<String> {
+        match &mut self.0 {
+            Some(held) if held.lives(now) && held.driver != driver => None,
+            Some(held) if held.lives(now) => {
+                (held.ttl, held.heard_at) = (ttl, now);
+                Some(held.token.clone())
+            }
+            _ => {
+                let driver = driver.to_owned();
+                self.0 = Some(Held { driver, token: fresh.clone(), ttl, heard_at: now });
+                Some(fresh)
+            }
+        }
+    }
+
+    /// Whether `token` holds it. Hearing of it keeps the claim.
+    pub fn hear(&mut self, token: &str, now: Instant) -> Option<Duration> {
+        let held = self.0.as_mut().filter(|held| held.lives(now) && held.token == token)?;
+        held.heard_at = now;
+        Some(held.ttl)
+    }
+
+    /// Keeps it while a call of its driver goes on.
+    pub fn keep(&mut self, now: Instant) {
+        if let Some(held) = self.0.as_mut().filter(|held| held.lives(now)) {
+            held.heard_at = now;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_driver_holds_a_session_until_it_is_silent() {
+        let mut claim = Claim::default();
+        let start = Instant::now();
+        let at = |seconds| start + Duration::from_secs(seconds);
+        let ttl = Duration::from_secs(10);
+        let mut take = |driver: &str, fresh: &str, now| claim.take(driver, ttl, fresh.to_owned(), now);
+        assert_eq!(take("a", "t1", at(0)).as_deref(), Some("t1"));
+        assert_eq!(take("b", "t2", at(9)), None);
+        assert_eq!(take("a", "t3", at(9)).as_deref(), Some("t1"), "it gets back what it holds");
+        assert_eq!(take("b", "t4", at(18)), None, "asking again was heard");
+        assert_eq!(take("b", "t5", at(19)).as_deref(), Some("t5"));
+        assert_eq!(claim.hear("t1", at(20)), None, "the first is out");
+        assert_eq!(claim.hear("t5", at(28)), Some(ttl));
+        assert_eq!(claim.hear("t5", at(37)), Some(ttl));
+        assert_eq!(claim.hear("t5", at(47)), None, "over by itself");
+        claim.keep(at(48));
+        assert_eq!(claim.hear("t5", at(48)), None, "nothing brings it back");
+    }
+}

@@ -1,0 +1,398 @@
+//! One session that runs: its sandbox, lent to calls; who drives it; when it was last heard of; and how it
+//! is to end. The attempt's runner owns it from beginning to end.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use rollout::checkpoint::{Checkpoint, Layer};
+use rollout::outcome::Reward;
+use rollout::plan::{ResolvedStep, SessionPlan};
+use rollout::{NodeId, SandboxId};
+use tokio::sync::{
+    Mutex as AsyncMutex, OwnedRwLockReadGuard, OwnedSemaphorePermit, RwLock, Semaphore, mpsc, watch,
+};
+use tokio::time::{Instant, timeout};
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use super::claim::Claim;
+use super::error::{Refusal, SandboxCode};
+use super::ladder::Ladder;
+use super::log::ActionLog;
+use super::shell::Shells;
+use crate::attempt::{FREEZE_MAX, Tools};
+use crate::broker::serve::lock;
+use crate::lifecycle::At;
+use crate::sandbox::{Driven, Sandbox};
+use crate::workspace::{SaveError, Saving, save};
+
+/// Recorded actions at work in one session.
+pub(super) const ACTIONS_RUNNING_MAX: usize = 64;
+/// Processes with streams at once in one session.
+pub(super) const EXECS_MAX: usize = 256;
+/// Forwarded connections at once of one session.
+pub(super) const FORWARDS_MAX: usize = 256;
+/// Files on their way to or from one session.
+pub(super) const TRANSFERS_MAX: usize = 32;
+/// Processes left in the background whose output is still taken (and dropped).
+pub(super) const BACKGROUND_MAX: usize = 256;
+/// At the end: for calls to let go of the sandbox, and for actions to be recorded.
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(20);
+/// Checkpoints that wait to be told.
+pub(crate) const SAVED_QUEUE_MAX: usize = 16;
+
+/// How a session was ended by a call.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) enum Ending {
+    Finished { reward: Option<Reward> },
+    GivenUp { problem: String },
+    ActionsSpent { actions: u64 },
+}
+
+/// What a session is made of.
+pub(crate) struct Parts {
+    pub at: At,
+    pub node: NodeId,
+    pub step: ResolvedStep,
+    pub plan: SessionPlan,
+    /// Of every process, below what a call says.
+    pub env: BTreeMap<String, String>,
+    /// Of this attempt; uploads are gathered here.
+    pub dir: PathBuf,
+    pub tools: Tools,
+    pub log: ActionLog,
+    pub saved: mpsc::Sender<Checkpoint>,
+}
+
+type Slot = Option<Box<dyn Sandbox>>;
+
+#[derive(Debug)]
+pub(crate) struct Live {
+    pub at: At,
+    node: NodeId,
+    pub step: ResolvedStep,
+    pub plan: SessionPlan,
+    pub env: BTreeMap<String, String>,
+    pub dir: PathBuf,
+    tools: Tools,
+    pub(super) log: Arc<ActionLog>,
+    pub(super) shells: Shells,
+    pub(super) ladder: AsyncMutex<Ladder>,
+    sandbox: Arc<RwLock<Slot>>,
+    claim: Mutex<Claim>,
+    activity: Mutex<Activity>,
+    ending: watch::Sender<Option<Ending>>,
+    /// Every call ends with it.
+    closed: CancellationToken,
+    /// Actions at work: they outlive the calls that began them.
+    tasks: TaskTracker,
+    pub(super) limits: Limits,
+    saved: mpsc::Sender<Checkpoint>,
+    last_saved: AsyncMutex<Option<Layer>>,
+    uploads: AtomicU64,
+}
+
+#[derive(Debug)]
+pub(super) struct Limits {
+    pub actions: Arc<Semaphore>,
+    pub execs: Arc<Semaphore>,
+    pub forwards: Arc<Semaphore>,
+    pub transfers: Arc<Semaphore>,
+    pub background: Arc<Semaphore>,
+}
+
+#[derive(Debug)]
+struct Activity {
+    /// The last traffic of any kind.
+    heard_at: Instant,
+    /// Calls that somebody waits for.
+    busy: usize,
+}
+
+/// Somebody waits for what goes on: the session is not idle meanwhile.
+#[derive(Debug)]
+pub(super) struct Busy(Arc<Live>);
+
+impl Busy {
+    fn new(live: &Arc<Live>) -> Self {
+        lock(&live.activity).busy += 1;
+        Self(Arc::clone(live))
+    }
+}
+
+impl Drop for Busy {
+    fn drop(&mut self) {
+        lock(&self.0.activity).busy -= 1;
+        self.0.touch();
+    }
+}
+
+/// The sandbox, for the time of one call.
+pub(super) struct Lent {
+    slot: OwnedRwLockReadGuard<Slot>,
+    name: String,
+}
+
+impl Lent {
+    pub fn sandbox(&self) -> Result<&dyn Sandbox, Refusal> {
+        self.slot.as_deref().ok_or_else(|| Refusal::ended(&self.name))
+    }
+
+    pub fn driven(&self) -> Result<&dyn Driven, Refusal> {
+        let missing = || Refusal::new(SandboxCode::NotAvailableYet, "this backend serves no sessions");
+        self.sandbox()?.driven().ok_or_else(missing)
+    }
+}
+
+impl Live {
+    pub fn new(parts: Parts, sandbox: Box<dyn Sandbox>) -> Arc<Self> {
+        let Parts { at, node, step, plan, env, dir, tools, log, saved } = parts;
+        let bounded = |max| Arc::new(Semaphore::new(max));
+        Arc::new(Self {
+            at,
+            node,
+            step,
+            plan,
+            env,
+            dir,
+            tools,
+            log: Arc::new(log),
+            shells: Shells::default(),
+            ladder: AsyncMutex::default(),
+            sandbox: Arc::new(RwLock::new(Some(sandbox))),
+            claim: Mutex::default(),
+            activity: Mutex::new(Activity { heard_at: Instant::now(), busy: 0 }),
+            ending: watch::Sender::new(None),
+            closed: CancellationToken::new(),
+            tasks: TaskTracker::new(),
+            limits: Limits {
+                actions: bounded(ACTIONS_RUNNING_MAX),
+                execs: bounded(EXECS_MAX),
+                forwards: bounded(FORWARDS_MAX),
+                transfers: bounded(TRANSFERS_MAX),
+                background: bounded(BACKGROUND_MAX),
+            },
+            saved,
+            last_saved: AsyncMutex::default(),
+            uploads: AtomicU64::new(0),
+        })
+    }
+
+    pub fn id(&self) -> SandboxId {
+        let (rollout, step) = (self.at.attempt.rollout, self.at.attempt.step);
+        SandboxId { rollout, step, node: Some(self.node.clone()) }
+    }
+
+    pub fn name(&self) -> String {
+        self.id().to_string()
+    }
+
+    // ---- who drives it ------------------------------------------------------------------------
+
+    /// The token of `driver`, if it may have the session.
+    pub(super) fn take_claim(&self, driver: &str, ttl: Duration) -> Option<String> {
+        if self.plan.unclaimed || self.is_over() {
+            return None;
+        }
+        let fresh = hex::encode(rand::random::<[u8; 16]>());
+        let token = lock(&self.claim).take(driver, ttl, fresh, Instant::now());
+        if token.is_some() {
+            self.touch();
+        }
+        token
+    }
+
+    /// Whether a call with this claim may be served. It is heard of by that.
+    pub(super) fn check_claim(&self, token: &str) -> Result<Duration, Refusal> {
+        if self.is_over() {
+            return Err(Refusal::ended(&self.name()));
+        }
+        if self.plan.unclaimed {
+            if token.is_empty() {
+                self.touch();
+                return Ok(Duration::from_millis(self.plan.idle_timeout.0));
+            }
+            return Err(Refusal::bad(
+                "claim",
+                "a sandbox that a client created is not claimed: leave it empty",
+            ));
+        }
+        let heard = lock(&self.claim).hear(token, Instant::now());
+        let lost = || {
+            let words = format!("session {} is not held by this claim", self.name());
+            Refusal::new(SandboxCode::ClaimLost, words)
+        };
+        let ttl = heard.ok_or_else(lost)?;
+        self.touch();
+        Ok(ttl)
+    }
+
+    // ---- when it was last heard of ------------------------------------------------------------
+
+    /// Traffic of any kind.
+    pub(super) fn touch(&self) {
+        let now = Instant::now();
+        lock(&self.activity).heard_at = now;
+        lock(&self.claim).keep(now);
+    }
+
+    pub(super) fn busy(self: &Arc<Self>) -> Busy {
+        Busy::new(self)
+    }
+
+    /// For so long there was no traffic and nobody waited for anything.
+    pub fn idle(&self) -> Duration {
+        let activity = lock(&self.activity);
+        if activity.busy > 0 { Duration::ZERO } else { activity.heard_at.elapsed() }
+    }
+
+    // ---- its sandbox --------------------------------------------------------------------------
+
+    /// The sandbox for one call; one that is paused is resumed first.
+    pub(super) async fn lend(self: &Arc<Self>) -> Result<Lent, Refusal> {
+        self.wake().await?;
+        self.lend_as_it_is().await
+    }
+
+    pub(super) async fn lend_as_it_is(self: &Arc<Self>) -> Result<Lent, Refusal> {
+        let lent = async {
+            let slot = Arc::clone(&self.sandbox).read_owned().await;
+            Ok(Lent { slot, name: self.name() })
+        };
+        self.unless_over(lent).await
+    }
+
+    /// As `work`, cut short by the end of the session.
+    pub(super) async fn unless_over<T>(
+        &self,
+        work: impl Future<Output = Result<T, Refusal>>,
+    ) -> Result<T, Refusal> {
+        tokio::select! {
+            biased;
+            () = self.closed.cancelled() => Err(Refusal::ended(&self.name())),
+            done = work => done,
+        }
+    }
+
+    pub(super) async fn over(&self) {
+        self.closed.cancelled().await;
+    }
+
+    pub(super) fn is_over(&self) -> bool {
+        self.closed.is_cancelled()
+    }
+
+    pub(super) fn tasks(&self) -> &TaskTracker {
+        &self.tasks
+    }
+
+    /// A permit of one of the limits, or the refusal that names it.
+    pub(super) fn permit(
+        limit: &Arc<Semaphore>,
+        what: &str,
+        name: &str,
+        max: usize,
+    ) -> Result<OwnedSemaphorePermit, Refusal> {
+        Arc::clone(limit).try_acquire_owned().map_err(|_| Refusal::too_many(what, name, max))
+    }
+
+    /// A name for a file that is gathered here.
+    pub(super) fn upload_path(&self) -> PathBuf {
+        self.dir.join(format!("upload-{}", self.uploads.fetch_add(1, Ordering::Relaxed)))
+    }
+
+    // ---- checkpoints --------------------------------------------------------------------------
+
+    /// Saves the files while processes stand still for a moment.
+    pub(crate) async fn save(self: &Arc<Self>) -> Result<Checkpoint, SaveError> {
+        let gone = || SaveError::TooSlow("the session is over".to_owned());
+        let mut last = self.last_saved.lock().await;
+        let lent = self.lend_as_it_is().await.map_err(|_| gone())?;
+        let saving = Saving {
+            workspaces: &self.tools.workspaces,
+            storage: &self.tools.storage,
+            tasks: &self.tools.stragglers,
+            sandbox: lent.sandbox().map_err(|_| gone())?,
+            dir: &self.dir,
+            disk_limit: self.step.resources.limit.disk,
+        };
+        let saved = tokio::select! {
+            () = self.closed.cancelled() => return Err(gone()),
+            saved = save(saving, Some(FREEZE_MAX), last.as_ref()) => saved?,
+        };
+        let is_new = saved.layer != *last || last.is_none();
+        *last = saved.layer;
+        if is_new && self.saved.try_send(saved.checkpoint.clone()).is_err() {
+            tracing::debug!(attempt = %self.at.attempt, "a checkpoint was not told");
+        }
+        Ok(saved.checkpoint)
+    }
+
+    // ---- its end ------------------------------------------------------------------------------
+
+    /// A call ends the session. False: another did so before, otherwise.
+    pub(super) fn end(&self, ending: Ending) -> bool {
+        let mut accepted = true;
+        self.ending.send_if_modified(|current| {
+            accepted = current.as_ref().is_none_or(|current| *current == ending);
+            current.is_none() && current.replace(ending).is_none()
+        });
+        accepted
+    }
+
+    /// Resolves when a call ended it.
+    pub(crate) async fn ended(&self) -> Ending {
+        let mut ending = self.ending.subscribe();
+        match ending.wait_for(Option::is_some).await.map(|ending| ending.clone()) {
+            Ok(Some(ending)) => ending,
+            // The sender is `self`.
+            Ok(None) | Err(_) => std::future::pending().await,
+        }
+    }
+
+    /// Resolves when the sandbox is dead for a reason of its own.
+    pub(crate) async fn died(self: &Arc<Self>) -> String {
+        let slot = self.sandbox.read().await;
+        match slot.as_ref() {
+            Some(sandbox) => sandbox.died().await,
+            None => std::future::pending().await,
+        }
+    }
+
+    pub(crate) async fn stats(self: &Arc<Self>) -> Option<crate::sandbox::Stats> {
+        self.sandbox.read().await.as_ref().map(|sandbox| sandbox.stats())
+    }
+
+    pub(crate) fn actions(&self) -> u64 {
+        self.log.count()
+    }
+
+    /// Nobody takes it back: calls end, and the sandbox goes with the last of them.
+    pub(super) fn abandon(&self) {
+        self.closed.cancel();
+        self.tasks.close();
+    }
+
+    /// Ends every call, lets the actions at work be recorded, and gives the sandbox back. None: a call
+    /// does not let go of it in time; it is destroyed with the last of them.
+    pub(crate) async fn close(self: &Arc<Self>) -> Option<Box<dyn Sandbox>> {
+        // Whatever stands still goes on first: nothing that is frozen answers.
+        if let Err(refusal) = self.wake().await {
+            tracing::debug!(attempt = %self.at.attempt, problem = refusal.message, "not resumed at its end");
+        }
+        self.closed.cancel();
+        self.tasks.close();
+        if timeout(CLOSE_TIMEOUT, self.tasks.wait()).await.is_err() {
+            tracing::error!(attempt = %self.at.attempt, "actions of a session do not end");
+        }
+        let taken = timeout(CLOSE_TIMEOUT, self.sandbox.write()).await;
+        let Ok(mut slot) = taken else {
+            tracing::error!(attempt = %self.at.attempt, "a call does not let go of a sandbox");
+            return None;
+        };
+        slot.take()
+    }
+}

@@ -1,0 +1,485 @@
+//! The action log of one session: an append-only file outside the sandbox. What is to be started is on
+//! disk before it starts, what was done before anyone is told. Records that wait together are synced
+//! together: whoever gets the file writes for all.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::{self, Write as _};
+use std::os::unix::fs::{FileExt as _, OpenOptionsExt as _};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+
+use rollout_wire::v1;
+use tokio::sync::{Mutex as AsyncMutex, OwnedMutexGuard, watch};
+
+use super::record::{HEAD, decode, encode};
+use crate::broker::serve::lock;
+
+/// Recorded actions of one session.
+pub(super) const ACTIONS_MAX: u64 = 100_000;
+/// Bytes of one log; past it nothing new is begun.
+pub(super) const LOG_BYTES_MAX: u64 = 1 << 30;
+
+pub(super) const DISPATCHED: &str = "dispatched";
+pub(super) const DONE: &str = "done";
+pub(super) const UNKNOWN: &str = "unknown";
+
+/// What became of an action.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum State {
+    Running,
+    /// Where its last record is.
+    Done {
+        at: u64,
+    },
+    /// It was begun, and nothing is known of its end.
+    Unknown,
+}
+
+#[derive(Debug, Clone)]
+struct Known {
+    ordinal: u64,
+    payload: String,
+    state: State,
+}
+
+#[derive(Debug, Default)]
+struct Index {
+    by_id: BTreeMap<Arc<str>, Known>,
+    by_ordinal: Vec<Arc<str>>,
+    /// Encoded and not in the file yet.
+    pending: Vec<u8>,
+    /// End of the file with what is pending.
+    end: u64,
+    /// Why nothing is written any more.
+    failed: Option<String>,
+}
+
+/// What is to be done about an action.
+#[derive(Debug, PartialEq)]
+pub(crate) enum Begun {
+    /// Nothing of that id was known: once [`commit`](ActionLog::commit) is through, it may start.
+    New {
+        ordinal: u64,
+        end: u64,
+    },
+    /// The same was begun before: [`settled`](ActionLog::settled) gives its end.
+    Known {
+        ordinal: u64,
+    },
+    Conflict,
+    /// As many as there may be.
+    Spent,
+    Full,
+}
+
+#[derive(Debug, thiserror::Error)]
+#[error("the action log {} cannot be {action}", path.display())]
+pub(crate) struct LogError {
+    path: PathBuf,
+    action: &'static str,
+    #[source]
+    source: io::Error,
+}
+
+#[derive(Debug)]
+pub(crate) struct ActionLog {
+    path: PathBuf,
+    reader: File,
+    writer: Arc<AsyncMutex<File>>,
+    index: Mutex<Index>,
+    /// Up to here the file is on disk.
+    synced: AtomicU64,
+    syncs: AtomicU64,
+    /// Changes with every end of an action.
+    settled: watch::Sender<()>,
+}
+
+impl ActionLog {
+    /// Begins a new one, and makes its name last. Blocks.
+    pub fn create(path: &Path) -> Result<Self, LogError> {
+        let failed = |action| {
+            let path = path.to_owned();
+            move |source| LogError { path, action, source }
+        };
+        let mut file = File::options()
+            .read(true)
+            .append(true)
+            .create_new(true)
+            .mode(0o600)
+            .open(path)
+            .map_err(failed("made"))?;
+        file.write_all(HEAD).and_then(|()| file.sync_data()).map_err(failed("written"))?;
+        let dir = path.parent().unwrap_or(Path::new("/"));
+        File::open(dir).and_then(|dir| dir.sync_all()).map_err(failed("made to last"))?;
+        let end = HEAD.len() as u64;
+        Self::new(path, file, Index { end, ..Index::default() }).map_err(failed("opened"))
+    }
+
+    /// What a session that is over left: whatever was begun and not ended is unknown for ever. Nothing
+    /// can be appended to it. Blocks.
+    pub fn past(path: &Path) -> Result<Self, LogError> {
+        let failed = |action| {
+            let path = path.to_owned();
+            move |source| LogError { path, action, source }
+        };
+        let file = File::open(path).map_err(failed("opened"))?;
+        let mut index = Index { failed: Some("its session is over".into()), ..Index::default() };
+        let mut reader = io::BufReader::new(&file);
+        scan(&mut reader, |at, action| index.take(at, &action)).map_err(failed("read"))?;
+        Self::new(path, file.try_clone().map_err(failed("opened"))?, index).map_err(failed("opened"))
+    }
+
+    fn new(path: &Path, file: File, index: Index) -> io::Result<Self> {
+        Ok(Self {
+            path: path.to_owned(),
+            reader: file.try_clone()?,
+            synced: AtomicU64::new(index.end),
+            writer: Arc::new(AsyncMutex::new(file)),
+            index: Mutex::new(index),
+            syncs: AtomicU64::new(0),
+            settled: watch::Sender::new(()),
+        })
+    }
+
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Actions that are recorded.
+    pub fn count(&self) -> u64 {
+        lock(&self.index).by_ordinal.len() as u64
+    }
+
+    /// How often the file was synced.
+    #[cfg(test)]
+    fn syncs(&self) -> u64 {
+        self.syncs.load(Ordering::Relaxed)
+    }
+
+    /// Whether an action of that id was begun, and with that payload.
+    pub fn look_up(&self, id: &str, payload: &str) -> Option<Begun> {
+        let index = lock(&self.index);
+        let known = index.by_id.get(id)?;
+        let same = known.payload == payload;
+        Some(if same { Begun::Known { ordinal: known.ordinal } } else { Begun::Conflict })
+    }
+
+    /// Looks the action up; one that is new is recorded as dispatched.
+    pub fn begin(&self, id: &str, payload: &str, actions_max: Option<u64>) -> Result<Begun, LogError> {
+        let mut index = lock(&self.index);
+        if let Some(known) = index.by_id.get(id) {
+            let same = known.payload == payload;
+            return Ok(if same { Begun::Known { ordinal: known.ordinal } } else { Begun::Conflict });
+        }
+        self.check(&index)?;
+        let ordinal = index.by_ordinal.len() as u64;
+        if actions_max.is_some_and(|max| ordinal >= max) {
+            return Ok(Begun::Spent);
+        }
+        if ordinal >= ACTIONS_MAX || index.end >= LOG_BYTES_MAX {
+            return Ok(Begun::Full);
+        }
+        let id: Arc<str> = id.into();
+        index.append(&v1::Action {
+            ordinal,
+            action_id: id.as_ref().to_owned(),
+            payload_sha256: payload.to_owned(),
+            state: DISPATCHED.to_owned(),
+            result: None,
+        });
+        let known = Known { ordinal, payload: payload.to_owned(), state: State::Running };
+        index.by_id.insert(Arc::clone(&id), known);
+        index.by_ordinal.push(id);
+        Ok(Begun::New { ordinal, end: index.end })
+    }
+
+    /// Records how the action ended. When this returns it is on disk, and who waits is told.
+    pub async fn end(self: &Arc<Self>, id: &str, result: v1::ActResult) -> Result<(), LogError> {
+        let ended = match self.append_end(id, result) {
+            Ok((at, end)) => self.commit(end).await.map(|()| at),
+            Err(error) => Err(error),
+        };
+        let state = ended.as_ref().map_or(State::Unknown, |&at| State::Done { at });
+        self.settle(id, state);
+        ended.map(drop)
+    }
+
+    /// Where the record begins, and where the log then ends.
+    fn append_end(&self, id: &str, result: v1::ActResult) -> Result<(u64, u64), LogError> {
+        let mut index = lock(&self.index);
+        self.check(&index)?;
+        let missing = || self.error("written", io::ErrorKind::NotFound.into());
+        let known = index.by_id.get(id).cloned().ok_or_else(missing)?;
+        let at = index.end;
+        index.append(&v1::Action {
+            ordinal: known.ordinal,
+            action_id: id.to_owned(),
+            payload_sha256: known.payload,
+            state: DONE.to_owned(),
+            result: Some(result),
+        });
+        Ok((at, index.end))
+    }
+
+    /// Nothing will be known of its end.
+    pub fn lose(&self, id: &str) {
+        self.settle(id, State::Unknown);
+    }
+
+    fn settle(&self, id: &str, state: State) {
+        if let Some(known) = lock(&self.index).by_id.get_mut(id) {
+            known.state = state;
+        }
+        self.settled.send_replace(());
+    }
+
+    /// Waits until an action has ended, and gives it with its result.
+    pub async fn settled(self: &Arc<Self>, ordinal: u64) -> Result<v1::Action, LogError> {
+        let mut changed = self.settled.subscribe();
+        loop {
+            let action = self.action(ordinal).await?;
+            if action.state != DISPATCHED {
+                return Ok(action);
+            }
+            // The sender is `self`.
+            let _ = changed.changed().await;
+        }
+    }
+
+    /// An action as it is now.
+    pub async fn action(self: &Arc<Self>, ordinal: u64) -> Result<v1::Action, LogError> {
+        let (id, known) = {
+            let index = lock(&self.index);
+            let found = usize::try_from(ordinal).ok().and_then(|at| index.by_ordinal.get(at));
+            let found = found.and_then(|id| Some((Arc::clone(id), index.by_id.get(id)?.clone())));
+            found.ok_or_else(|| self.error("read", io::ErrorKind::NotFound.into()))?
+        };
+        let state = match known.state {
+            State::Done { at } => {
+                let log = Arc::clone(self);
+                let read = tokio::task::spawn_blocking(move || log.read(at)).await;
+                return read.map_err(|error| self.error("read", io::Error::other(error)))?;
+            }
+            State::Running => DISPATCHED,
+            State::Unknown => UNKNOWN,
+        };
+        Ok(v1::Action {
+            ordinal,
+            action_id: id.as_ref().to_owned(),
+            payload_sha256: known.payload,
+            state: state.to_owned(),
+            result: None,
+        })
+    }
+
+    fn read(&self, at: u64) -> Result<v1::Action, LogError> {
+        let failed = |source| self.error("read", source);
+        let mut frame = [0; 4];
+        self.reader.read_exact_at(&mut frame, at).map_err(failed)?;
+        let len = usize::try_from(u32::from_le_bytes(frame)).unwrap_or(usize::MAX);
+        if len > super::record::RECORD_MAX {
+            return Err(failed(io::ErrorKind::InvalidData.into()));
+        }
+        let mut bytes = vec![0; len + super::record::FRAME];
+        self.reader.read_exact_at(&mut bytes, at).map_err(failed)?;
+        decode(&bytes).map(|(action, _)| action).ok_or_else(|| failed(io::ErrorKind::InvalidData.into()))
+    }
+
+    /// Waits until the log is on disk up to `end`.
+    pub async fn commit(self: &Arc<Self>, end: u64) -> Result<(), LogError> {
+        loop {
+            if self.synced.load(Ordering::Acquire) >= end {
+                return Ok(());
+            }
+            self.check(&lock(&self.index))?;
+            let writer = Arc::clone(&self.writer).lock_owned().await;
+            if self.synced.load(Ordering::Acquire) >= end {
+                return Ok(());
+            }
+            let log = Arc::clone(self);
+            // The file goes along: a caller that goes away does not tear the write.
+            let flushed = tokio::task::spawn_blocking(move || log.flush(writer)).await;
+            flushed.map_err(|error| self.error("written", io::Error::other(error)))?;
+        }
+    }
+
+    /// Writes what is pending. After a failed write or sync nobody knows what is on disk: it is the last.
+    fn flush(&self, mut writer: OwnedMutexGuard<File>) {
+        let (bytes, end) = {
+            let mut index = lock(&self.index);
+            (std::mem::take(&mut index.pending), index.end)
+        };
+        match writer.write_all(&bytes).and_then(|()| writer.sync_data()) {
+            Ok(()) => {
+                self.syncs.fetch_add(1, Ordering::Relaxed);
+                self.synced.store(end, Ordering::Release);
+            }
+            Err(error) => lock(&self.index).failed = Some(error.to_string()),
+        }
+    }
+
+    fn check(&self, index: &Index) -> Result<(), LogError> {
+        let failed = |reason: &String| self.error("written", io::Error::other(reason.clone()));
+        index.failed.as_ref().map_or(Ok(()), |reason| Err(failed(reason)))
+    }
+
+    fn error(&self, action: &'static str, source: io::Error) -> LogError {
+        LogError { path: self.path.clone(), action, source }
+    }
+}
+
+impl Index {
+    fn append(&mut self, action: &v1::Action) {
+        let bytes = encode(action);
+        self.end += bytes.len() as u64;
+        self.pending.extend(bytes);
+    }
+
+    /// A record that was read at `at`.
+    fn take(&mut self, at: u64, action: &v1::Action) {
+        let id: Arc<str> = action.action_id.as_str().into();
+        let state = if action.state == DONE { State::Done { at } } else { State::Unknown };
+        if let Some(known) = self.by_id.get_mut(&id) {
+            known.state = state;
+            return;
+        }
+        let ordinal = self.by_ordinal.len() as u64;
+        self.by_id.insert(Arc::clone(&id), Known { ordinal, payload: action.payload_sha256.clone(), state });
+        self.by_ordinal.push(id);
+    }
+}
+
+/// Reads records up to the first that is not whole.
+fn scan(from: &mut impl io::Read, mut found: impl FnMut(u64, v1::Action)) -> io::Result<()> {
+    let mut head = [0; HEAD.len()];
+    match from.read_exact(&mut head) {
+        // Made and not begun.
+        Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => return Ok(()),
+        other => other?,
+    }
+    if head != *HEAD {
+        return Err(io::Error::new(io::ErrorKind::InvalidData, "it is no action log of this version"));
+    }
+    let mut at = HEAD.len() as u64;
+    loop {
+        let mut bytes = vec![0; super::record::FRAME];
+        match from.read_exact(&mut bytes) {
+            Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => return Ok(()),
+            other => other?,
+        }
+        let len = bytes.first_chunk::<4>().map_or(0, |len| u32::from_le_bytes(*len));
+        let len = usize::try_from(len).unwrap_or(usize::MAX);
+        if len > super::record::RECORD_MAX {
+            return Ok(());
+        }
+        bytes.resize(super::record::FRAME + len, 0);
+        match from.read_exact(&mut bytes[super::record::FRAME..]) {
+            Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => return Ok(()),
+            other => other?,
+        }
+        let Some((action, len)) = decode(&bytes) else { return Ok(()) };
+        found(at, action);
+        at += len as u64;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn result(code: i32) -> v1::ActResult {
+        v1::ActResult { exit_code: Some(code), stdout: vec![7; 100], ..v1::ActResult::default() }
+    }
+
+    async fn begin(log: &Arc<ActionLog>, id: &str) -> u64 {
+        let Begun::New { ordinal, end } = log.begin(id, "p", None).unwrap() else { panic!("{id} is known") };
+        log.commit(end).await.unwrap();
+        ordinal
+    }
+
+    #[tokio::test]
+    async fn an_action_is_begun_once_and_its_end_is_read_back() {
+        let dir = tempfile::tempdir().unwrap();
+        let log = Arc::new(ActionLog::create(&dir.path().join("log")).unwrap());
+        assert_eq!(begin(&log, "a").await, 0);
+        assert_eq!(log.begin("a", "p", None).unwrap(), Begun::Known { ordinal: 0 });
+        assert_eq!(log.begin("a", "other", None).unwrap(), Begun::Conflict);
+        assert_eq!(log.action(0).await.unwrap().state, "dispatched");
+        let waiting = tokio::spawn({
+            let log = Arc::clone(&log);
+            async move { log.settled(0).await }
+        });
+        log.end("a", result(3)).await.unwrap();
+        let action = waiting.await.unwrap().unwrap();
+        assert_eq!((action.state.as_str(), action.result), ("done", Some(result(3))));
+        assert_eq!(begin(&log, "b").await, 1);
+        log.lose("b");
+        assert_eq!(log.settled(1).await.unwrap().state, "unknown");
+        assert_eq!(log.begin("c", "p", Some(2)).unwrap(), Begun::Spent);
+        assert_eq!(log.begin("b", "p", Some(2)).unwrap(), Begun::Known { ordinal: 1 });
+        assert!(log.action(2).await.is_err());
+    }
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn records_that_wait_together_are_synced_together() {
+        let dir = tempfile::tempdir().unwrap();
+        let log = Arc::new(ActionLog::create(&dir.path().join("log")).unwrap());
+        // While the file is busy, whatever comes waits for one sync.
+        let busy = Arc::clone(&log.writer).lock_owned().await;
+        let ends: Vec<_> = (0..200)
+            .map(|n| {
+                let Begun::New { end, .. } = log.begin(&n.to_string(), "p", None).unwrap() else { panic!() };
+                let log = Arc::clone(&log);
+                tokio::spawn(async move { log.commit(end).await })
+            })
+            .collect();
+        drop(busy);
+        for end in ends {
+            end.await.unwrap().unwrap();
+        }
+        assert_eq!(log.syncs(), 1);
+        let past = ActionLog::past(log.path()).unwrap();
+        assert_eq!(past.count(), 200);
+    }
+
+    #[tokio::test]
+    async fn what_a_crash_left_is_read_up_to_the_first_torn_record() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("log");
+        let log = Arc::new(ActionLog::create(&path).unwrap());
+        begin(&log, "a").await;
+        log.end("a", result(0)).await.unwrap();
+        begin(&log, "b").await;
+        let begun = std::fs::metadata(&path).unwrap().len();
+        log.end("b", result(1)).await.unwrap();
+        let bytes = std::fs::read(&path).unwrap();
+        // At every byte of the last record: `b` was begun, and no more is known of it.
+        for cut in usize::try_from(begun).unwrap()..bytes.len() {
+            std::fs::write(&path, &bytes[..cut]).unwrap();
+            let past = Arc::new(ActionLog::past(&path).unwrap());
+            assert_eq!(past.count(), 2);
+            assert_eq!(past.settled(0).await.unwrap().result, Some(result(0)));
+            assert_eq!(past.settled(1).await.unwrap().state, "unknown", "cut at {cut}");
+            assert!(past.begin("c", "p", None).is_err(), "nothing is added to it");
+            assert_eq!(past.begin("b", "p", None).unwrap(), Begun::Known { ordinal: 1 });
+        }
+        std::fs::write(&path, &bytes[..7]).unwrap();
+        assert_eq!(ActionLog::past(&path).unwrap().count(), 0);
+        std::fs::write(&path, b"rollyard-acts-2\nxxxxxx").unwrap();
+        assert!(ActionLog::past(&path).is_err(), "another version is not guessed at");
+    }
+
+    #[tokio::test]
+    async fn a_log_that_cannot_be_written_promises_nothing_any_more() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut log = ActionLog::create(&dir.path().join("log")).unwrap();
+        log.writer = Arc::new(AsyncMutex::new(File::options().write(true).open("/dev/full").unwrap()));
+        let log = Arc::new(log);
+        let Begun::New { end, .. } = log.begin("a", "p", None).unwrap() else { panic!() };
+        assert!(log.commit(end).await.is_err());
+        assert!(log.begin("b", "p", None).is_err());
+        assert!(log.end("a", result(0)).await.is_err());
+    }
+}

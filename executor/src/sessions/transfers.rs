@@ -1,0 +1,274 @@
+//! Files to and from a sandbox. One that is read is the same to its last byte, or the reader is told; one
+//! that is written is there whole or not at all.
+
+use std::io::Read as _;
+use std::os::unix::fs::FileExt as _;
+use std::sync::Arc;
+
+use rollout::text::shown;
+use rollout_wire::v1::{self, write_file_chunk::Chunk};
+use tokio::io::AsyncWriteExt as _;
+use tokio::sync::{OwnedSemaphorePermit, mpsc};
+use tonic::{Status, Streaming};
+
+use super::actions::{PAGE_MAX, RESULT_BYTES_MAX};
+use super::commands;
+use super::error::{Refusal, SandboxCode};
+use super::live::{Live, TRANSFERS_MAX};
+use super::streams::CHUNK_BYTES;
+use crate::sandbox::FileSource;
+use crate::sandbox::driven::{Entry, Pinned};
+
+/// Chunks of a file on their way to a client that is slower than the disk.
+const QUEUE_MAX: usize = 4;
+/// Of one chunk that a client sends.
+pub(super) const WRITE_CHUNK_MAX: usize = 1 << 20;
+const MODE: u32 = 0o644;
+
+fn permit(live: &Live) -> Result<OwnedSemaphorePermit, Refusal> {
+    Live::permit(&live.limits.transfers, "files of one session", "TRANSFERS_MAX", TRANSFERS_MAX)
+}
+
+pub(super) fn info(entry: Entry) -> v1::FileInfo {
+    v1::FileInfo {
+        path: entry.path,
+        kind: entry.kind.as_str().to_owned(),
+        size: entry.size.0,
+        mode: entry.mode,
+        uid: entry.uid,
+        gid: entry.gid,
+        modified_at_us: entry.modified_at.0,
+        version: entry.version.0,
+        symlink_target: entry.target.unwrap_or_default(),
+    }
+}
+
+async fn info_of(live: &Arc<Live>, path: &str) -> Result<v1::FileInfo, Refusal> {
+    let lent = live.lend().await?;
+    let driven = lent.driven()?;
+    let found = live.unless_over(async { Ok(driven.stat(path).await?) }).await?;
+    found.map(info).ok_or_else(|| Refusal::no_file(path))
+}
+
+pub(super) async fn stat(live: &Arc<Live>, path: &str) -> Result<v1::FileInfo, Refusal> {
+    info_of(live, path).await
+}
+
+pub(super) async fn list(
+    live: &Arc<Live>,
+    request: &v1::ListFilesRequest,
+) -> Result<v1::ListFilesReply, Refusal> {
+    if !(1..=PAGE_MAX).contains(&request.page_size) {
+        return Err(Refusal::bad("page_size", format!("1 to {PAGE_MAX}")));
+    }
+    let entries_max = usize::try_from(request.page_size).unwrap_or(usize::MAX);
+    let lent = live.lend().await?;
+    let driven = lent.driven()?;
+    let listed = live
+        .unless_over(async { Ok(driven.list_page(&request.path, &request.after, entries_max).await?) })
+        .await?;
+    let page = listed.ok_or_else(|| Refusal::no_file(&request.path))?;
+    Ok(v1::ListFilesReply { files: page.entries.into_iter().map(info).collect(), more: page.more })
+}
+
+pub(super) async fn make_dir(live: &Arc<Live>, path: &str, user: String) -> Result<v1::FileInfo, Refusal> {
+    {
+        let lent = live.lend().await?;
+        let (sandbox, user) = (lent.sandbox()?, commands::user(live, user));
+        live.unless_over(async { Ok(sandbox.make_dir(path, &user).await?) }).await?;
+    }
+    info_of(live, path).await
+}
+
+pub(super) async fn remove(live: &Arc<Live>, path: &str) -> Result<bool, Refusal> {
+    let lent = live.lend().await?;
+    let driven = lent.driven()?;
+    live.unless_over(async { Ok(driven.remove(path).await?) }).await
+}
+
+// ---- reading ----------------------------------------------------------------------------------
+
+/// Opens the version that is asked for; empty: whatever is there.
+async fn pinned(live: &Arc<Live>, path: &str, version: &str) -> Result<Pinned, Refusal> {
+    let lent = live.lend().await?;
+    let driven = lent.driven()?;
+    let opened = live.unless_over(async { Ok(driven.open_pinned(path).await) }).await?;
+    match opened {
+        Ok(Some(pinned)) if version.is_empty() || pinned.entry.version.0 == version => Ok(pinned),
+        // Something else took its place, or nothing did.
+        Ok(_) | Err(_) if !version.is_empty() => Err(Refusal::changed(path)),
+        Ok(_) => Err(Refusal::no_file(path)),
+        Err(error) => Err(error.into()),
+    }
+}
+
+fn still_the_same(pinned: &Pinned) -> Result<(), Refusal> {
+    let path = &pinned.entry.path;
+    match pinned.version_now() {
+        Ok(version) if version == pinned.entry.version => Ok(()),
+        Ok(_) => Err(Refusal::changed(path)),
+        Err(error) => Err(unreadable(path, &error)),
+    }
+}
+
+fn unreadable(path: &str, error: &std::io::Error) -> Refusal {
+    Refusal::new(SandboxCode::StartFailed, format!("`{}` cannot be read: {error}", shown(path, 200)))
+}
+
+/// Reads a file chunk by chunk, as fast as they are taken.
+pub(super) async fn read(
+    live: &Arc<Live>,
+    request: v1::ReadFileRequest,
+) -> Result<mpsc::Receiver<Result<v1::FileChunk, Status>>, Refusal> {
+    let permit = permit(live)?;
+    let busy = live.busy();
+    let pinned = pinned(live, &request.path, &request.version).await?;
+    let size = pinned.entry.size.0;
+    if request.offset > size {
+        return Err(Refusal::bad("offset", format!("it has {size} bytes")));
+    }
+    let end = request.size.map_or(size, |asked| size.min(request.offset.saturating_add(asked)));
+    let (chunks, queue) = mpsc::channel(QUEUE_MAX);
+    let session = Arc::clone(live);
+    live.tasks().spawn(async move {
+        let (_permit, _busy) = (permit, busy);
+        let sending = send_file(&session, &chunks, pinned, request.offset, end);
+        let sent = tokio::select! {
+            sent = sending => sent,
+            () = chunks.closed() => Ok(()),
+            () = session.over() => Err(Refusal::ended(&session.name())),
+        };
+        if let Err(refusal) = sent {
+            let _nobody_listens = chunks.send(Err(refusal.into())).await;
+        }
+    });
+    Ok(queue)
+}
+
+async fn send_file(
+    live: &Live,
+    chunks: &mpsc::Sender<Result<v1::FileChunk, Status>>,
+    pinned: Pinned,
+    mut offset: u64,
+    end: u64,
+) -> Result<(), Refusal> {
+    let mut first = Some(info(pinned.entry.clone()));
+    let pinned = Arc::new(pinned);
+    while first.is_some() || offset < end {
+        let Ok(room) = chunks.reserve().await else { return Ok(()) };
+        let len = usize::try_from(end - offset).unwrap_or(usize::MAX).min(CHUNK_BYTES);
+        let file = Arc::clone(&pinned);
+        let read = tokio::task::spawn_blocking(move || {
+            let mut data = vec![0; len];
+            let read = file.file.read_exact_at(&mut data, offset);
+            // Before it is sent: no chunk is of another version than the first.
+            still_the_same(&file)?;
+            read.map_err(|error| unreadable(&file.entry.path, &error))?;
+            Ok::<_, Refusal>(data)
+        });
+        let data =
+            read.await.map_err(|error| Refusal::new(SandboxCode::StartFailed, error.to_string()))??;
+        offset += data.len() as u64;
+        live.touch();
+        room.send(Ok(v1::FileChunk { info: first.take(), data }));
+    }
+    Ok(())
+}
+
+/// A whole file as a result.
+pub(super) async fn get(live: &Arc<Live>, path: &str) -> Result<v1::ActResult, Refusal> {
+    let mut pinned = pinned(live, path, "").await?;
+    let size = pinned.entry.size.0;
+    if size > RESULT_BYTES_MAX as u64 {
+        let words = format!("it has {size} bytes, and a recorded action reads {RESULT_BYTES_MAX}");
+        return Err(Refusal::new(SandboxCode::FileTooLarge, words));
+    }
+    let read = tokio::task::spawn_blocking(move || {
+        let mut data = Vec::new();
+        let limit = RESULT_BYTES_MAX as u64 + 1;
+        let read = (&mut pinned.file).take(limit).read_to_end(&mut data);
+        still_the_same(&pinned)?;
+        read.map_err(|error| unreadable(&pinned.entry.path, &error))?;
+        Ok(v1::ActResult { data, ..v1::ActResult::default() })
+    });
+    read.await.map_err(|error| Refusal::new(SandboxCode::StartFailed, error.to_string()))?
+}
+
+// ---- writing ----------------------------------------------------------------------------------
+
+pub(super) async fn put(live: &Arc<Live>, put: v1::PutFile) -> Result<v1::ActResult, Refusal> {
+    let content = FileSource::Bytes(put.data);
+    place(live, &put.path, content, put.mode, put.user).await?;
+    Ok(v1::ActResult::default())
+}
+
+async fn place(
+    live: &Arc<Live>,
+    path: &str,
+    content: FileSource,
+    mode: Option<u32>,
+    user: String,
+) -> Result<(), Refusal> {
+    let lent = live.lend().await?;
+    let (sandbox, user) = (lent.sandbox()?, commands::user(live, user));
+    live.unless_over(async { Ok(sandbox.write_file(path, content, mode.unwrap_or(MODE), &user).await?) })
+        .await
+}
+
+/// Gathers a file beside the sandbox, and places it when all of it has come.
+pub(super) async fn write(
+    live: &Arc<Live>,
+    start: v1::WriteFileStart,
+    chunks: &mut Streaming<v1::WriteFileChunk>,
+) -> Result<v1::FileInfo, Refusal> {
+    let _permit = permit(live)?;
+    let _busy = live.busy();
+    let limit = live.step.resources.limit.disk;
+    if start.size > limit.0 {
+        let words = format!("{} bytes do not fit a workspace of {limit}", start.size);
+        return Err(Refusal::new(SandboxCode::WorkspaceFull, words));
+    }
+    let file = live.unless_over(gather(live, start.size, chunks)).await?;
+    place(live, &start.path, FileSource::File(file), start.mode, start.user).await?;
+    info_of(live, &start.path).await
+}
+
+async fn gather(
+    live: &Live,
+    size: u64,
+    chunks: &mut Streaming<v1::WriteFileChunk>,
+) -> Result<std::fs::File, Refusal> {
+    let failed = |error: std::io::Error| {
+        Refusal::new(SandboxCode::StorageFailed, format!("the file cannot be gathered: {error}"))
+    };
+    let path = live.upload_path();
+    let options = tokio::fs::OpenOptions::new().read(true).write(true).create_new(true).open(&path).await;
+    let mut file = options.map_err(failed)?;
+    // Without a name nothing of it can be left.
+    tokio::fs::remove_file(&path).await.map_err(failed)?;
+    let mut gathered = 0u64;
+    while let Some(chunk) = chunks.message().await.map_err(|error| broken_off(&error))? {
+        let Some(Chunk::Data(data)) = chunk.chunk else {
+            return Err(Refusal::bad("chunk", "behind the first come only data"));
+        };
+        if data.len() > WRITE_CHUNK_MAX {
+            return Err(Refusal::bad("data", format!("at most {WRITE_CHUNK_MAX} bytes a chunk")));
+        }
+        gathered += data.len() as u64;
+        if gathered > size {
+            return Err(Refusal::bad("size", format!("more than the {size} bytes that were announced")));
+        }
+        live.touch();
+        file.write_all(&data).await.map_err(failed)?;
+    }
+    if gathered != size {
+        let words = format!("{gathered} bytes came of the {size} that were announced; nothing was written");
+        return Err(Refusal::bad("size", words));
+    }
+    file.flush().await.map_err(failed)?;
+    Ok(file.into_std().await)
+}
+
+pub(super) fn broken_off(status: &Status) -> Refusal {
+    Refusal::new(SandboxCode::BadRequest, format!("the call broke off: {}", status.message()))
+}

@@ -1,0 +1,280 @@
+//! Processes with streams, and forwarded ports.
+
+use rollout_wire::v1::{self, exec_input, exec_output, exec_start, forward_input, forward_output};
+use tokio::sync::mpsc;
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::{Status, Streaming};
+
+use crate::driver::{Driven, Lab, code};
+
+crate::sessions![
+    a_process_is_fed_and_heard_while_it_runs,
+    a_terminal_is_driven,
+    a_client_that_goes_away_takes_the_tree_along,
+    a_detached_process_goes_on_alone,
+    a_client_that_does_not_listen_makes_the_process_wait,
+    a_process_ends_at_its_deadline,
+    a_port_is_forwarded_both_ways,
+    nothing_leads_to_the_sockets_of_the_executor,
+];
+
+pub struct Exec {
+    pub inputs: mpsc::Sender<v1::ExecInput>,
+    pub outputs: Streaming<v1::ExecOutput>,
+}
+
+pub fn start(driven: &Driven, script: &str) -> v1::ExecStart {
+    v1::ExecStart {
+        sandbox: driven.name.clone(),
+        claim: driven.claim.clone(),
+        command: Some(exec_start::Command::Shell(script.to_owned())),
+        ..v1::ExecStart::default()
+    }
+}
+
+impl Exec {
+    pub async fn new(driven: &Driven, start: v1::ExecStart) -> Result<Self, Status> {
+        let (inputs, queue) = mpsc::channel(16);
+        let first = exec_input::Input::Start(start);
+        inputs.send(v1::ExecInput { input: Some(first) }).await.unwrap();
+        let outputs = driven.client.clone().exec(ReceiverStream::new(queue)).await?.into_inner();
+        Ok(Self { inputs, outputs })
+    }
+
+    pub async fn send(&self, input: exec_input::Input) {
+        self.inputs.send(v1::ExecInput { input: Some(input) }).await.unwrap();
+    }
+
+    pub async fn next(&mut self) -> exec_output::Output {
+        self.outputs.message().await.unwrap().expect("it goes on").output.unwrap()
+    }
+
+    /// Everything to the end.
+    pub async fn rest(mut self) -> (Vec<u8>, Vec<u8>, v1::ExecEnded) {
+        let (mut out, mut err) = (Vec::new(), Vec::new());
+        loop {
+            match self.next().await {
+                exec_output::Output::Started(started) => assert!(started.pid > 1),
+                exec_output::Output::Stdout(bytes) => out.extend(bytes),
+                exec_output::Output::Stderr(bytes) => err.extend(bytes),
+                exec_output::Output::Ended(ended) => {
+                    assert!(self.outputs.message().await.unwrap().is_none(), "the last");
+                    return (out, err, ended);
+                }
+            }
+        }
+    }
+
+    /// Output until these words are in it.
+    pub async fn until(&mut self, words: &str) -> String {
+        let mut seen = String::new();
+        while !seen.contains(words) {
+            match self.next().await {
+                exec_output::Output::Stdout(bytes) | exec_output::Output::Stderr(bytes) => {
+                    seen.push_str(&String::from_utf8_lossy(&bytes));
+                }
+                exec_output::Output::Started(_) => {}
+                exec_output::Output::Ended(ended) => panic!("ended {ended:?} after {seen:?}"),
+            }
+        }
+        seen
+    }
+}
+
+async fn a_process_is_fed_and_heard_while_it_runs(lab: &mut Lab) {
+    let sandbox = lab.sandbox().await;
+    let mut begin = start(&sandbox, "read x; echo got $x; cat | wc -c; echo $A >&2; exit 6");
+    begin.env = [("A".to_owned(), "b".to_owned())].into();
+    let mut exec = Exec::new(&sandbox, begin).await.unwrap();
+    exec.send(exec_input::Input::Stdin(b"line\n".to_vec())).await;
+    assert_eq!(exec.until("got line\n").await, "got line\n");
+    for _ in 0..10 {
+        exec.send(exec_input::Input::Stdin(vec![b'z'; 64 << 10])).await;
+    }
+    exec.send(exec_input::Input::CloseStdin(true)).await;
+    let (out, err, ended) = exec.rest().await;
+    assert_eq!((out.as_slice(), err.as_slice()), (&b"655360\n"[..], &b"b\n"[..]));
+    assert_eq!((ended.exit_code, ended.timed_out), (Some(6), false));
+    let exec = Exec::new(
+        &sandbox,
+        start(&sandbox, "trap 'echo told; exit 9' USR1; echo up; while :; do sleep 0.01; done"),
+    )
+    .await
+    .unwrap();
+    let mut exec = exec;
+    exec.until("up\n").await;
+    exec.send(exec_input::Input::Signal(10)).await;
+    let (out, _, ended) = exec.rest().await;
+    assert_eq!((out.as_slice(), ended.exit_code), (&b"told\n"[..], Some(9)));
+    let exec = Exec::new(&sandbox, start(&sandbox, "cat > /dev/null")).await.unwrap();
+    exec.send(exec_input::Input::Stdin(vec![0; (64 << 10) + 1])).await;
+    let mut outputs = exec.outputs;
+    let refused = loop {
+        match outputs.message().await {
+            Ok(Some(_)) => {}
+            Ok(None) => panic!("it ended"),
+            Err(refused) => break refused,
+        }
+    };
+    assert_eq!(code(&refused), "bad_request");
+    let mut absent = start(&sandbox, "true");
+    absent.user = "nobody-here".to_owned();
+    assert_eq!(code(&Exec::new(&sandbox, absent).await.err().unwrap()), "command_not_started");
+    lab.finish(&sandbox).await;
+}
+
+async fn a_terminal_is_driven(lab: &mut Lab) {
+    let sandbox = lab.sandbox().await;
+    let mut begin = start(
+        &sandbox,
+        "tty; stty size; echo $TERM; trap 'stty size' WINCH; read x; while :; do sleep 0.01; done",
+    );
+    begin.pty = Some(v1::PtySize { columns: 91, rows: 17 });
+    let mut exec = Exec::new(&sandbox, begin).await.unwrap();
+    let seen = exec.until("xterm-256color").await;
+    assert!(seen.contains("/dev/pts/") && seen.contains("17 91"), "{seen}");
+    exec.send(exec_input::Input::Stdin(b"go\r".to_vec())).await;
+    exec.until("go").await;
+    exec.send(exec_input::Input::Resize(v1::PtySize { columns: 20, rows: 10 })).await;
+    exec.until("10 20").await;
+    exec.send(exec_input::Input::Stdin(b"\x03".to_vec())).await;
+    let (_, _, ended) = exec.rest().await;
+    assert!(ended.signal == Some(2) || ended.exit_code == Some(130), "{ended:?}");
+    lab.finish(&sandbox).await;
+}
+
+async fn a_client_that_goes_away_takes_the_tree_along(lab: &mut Lab) {
+    let sandbox = lab.sandbox().await;
+    let script = "(setsid sleep 1007 &); sleep 1007 & echo up; sleep 1007";
+    let mut exec = Exec::new(&sandbox, start(&sandbox, script)).await.unwrap();
+    exec.until("up\n").await;
+    assert_eq!(sandbox.said("there", "pgrep -xc -f 'sleep 1007'").await, "3");
+    drop(exec);
+    sandbox.said("gone", "while pgrep -x -f 'sleep 1007' > /dev/null; do sleep 0.01; done").await;
+    lab.finish(&sandbox).await;
+}
+
+async fn a_detached_process_goes_on_alone(lab: &mut Lab) {
+    let sandbox = lab.sandbox().await;
+    let script = "i=0; while :; do i=$((i+1)); echo $i; echo $i > n.new; mv n.new n; sleep 0.001; done";
+    let mut begin = start(&sandbox, script);
+    begin.detach = true;
+    let mut exec = Exec::new(&sandbox, begin).await.unwrap();
+    exec.until("5\n").await;
+    drop(exec);
+    let wait = "a=$(cat n); while [ $(cat n) -lt $((a+20000/100)) ]; do sleep 0.01; done; echo on";
+    assert_eq!(sandbox.said("on", wait).await, "on");
+    lab.finish(&sandbox).await;
+}
+
+async fn a_client_that_does_not_listen_makes_the_process_wait(lab: &mut Lab) {
+    let sandbox = lab.sandbox().await;
+    let script = "i=0; while :; do i=$((i+1)); head -c 100000 /dev/zero; echo $i > n; done";
+    let exec = Exec::new(&sandbox, start(&sandbox, script)).await.unwrap();
+    // Until nothing moves: what is on the way is bounded.
+    let stands = "while :; do a=$(cat n 2>/dev/null); sleep 0.3; [ -n \"$a\" ] && [ \"$a\" = \"$(cat n)\" ] && break; done; cat n";
+    let count: u64 = sandbox.said("stands", stands).await.parse().unwrap();
+    assert!(count < 2000, "{count} x 100 kB were taken and nobody listens");
+    drop(exec);
+    lab.finish(&sandbox).await;
+}
+
+async fn a_process_ends_at_its_deadline(lab: &mut Lab) {
+    let sandbox = lab.sandbox().await;
+    let mut begin = start(&sandbox, "(setsid sleep 1008 &); echo up; sleep 1008");
+    begin.timeout_ms = Some(300);
+    let exec = Exec::new(&sandbox, begin).await.unwrap();
+    let (out, _, ended) = exec.rest().await;
+    assert_eq!((out.as_slice(), ended.timed_out, ended.exit_code), (&b"up\n"[..], true, None));
+    assert_eq!(sandbox.said("gone", "pgrep -xc -f 'sleep 1008'; true").await, "0");
+    lab.finish(&sandbox).await;
+}
+
+pub struct Forward {
+    pub inputs: mpsc::Sender<v1::ForwardInput>,
+    pub outputs: Streaming<v1::ForwardOutput>,
+}
+
+impl Forward {
+    pub async fn new(driven: &Driven, port: u32) -> Result<Self, Status> {
+        let (inputs, queue) = mpsc::channel(16);
+        let open = v1::ForwardOpen { sandbox: driven.name.clone(), claim: driven.claim.clone(), port };
+        let first = v1::ForwardInput { input: Some(forward_input::Input::Open(open)) };
+        inputs.send(first).await.unwrap();
+        let mut outputs = driven.client.clone().forward(ReceiverStream::new(queue)).await?.into_inner();
+        let opened = outputs.message().await?.unwrap();
+        assert_eq!(opened.output, Some(forward_output::Output::Opened(true)));
+        Ok(Self { inputs, outputs })
+    }
+
+    pub async fn send(&self, input: forward_input::Input) {
+        self.inputs.send(v1::ForwardInput { input: Some(input) }).await.unwrap();
+    }
+
+    /// A connection to a port that will be listened on.
+    pub async fn until_there(driven: &Driven, port: u32) -> Self {
+        loop {
+            match Self::new(driven, port).await {
+                Ok(forward) => return forward,
+                Err(status) => assert_eq!(code(&status), "port_refused"),
+            }
+            tokio::time::sleep(std::time::Duration::from_millis(10)).await;
+        }
+    }
+}
+
+/// Echoes in capitals on port 8080, and says how much it heard at the end of the input.
+pub const ECHO: &str = r#"perl -MSocket -e '$| = 1; socket(my $l, PF_INET, SOCK_STREAM, 0); setsockopt($l, SOL_SOCKET, SO_REUSEADDR, 1); bind($l, pack_sockaddr_in(8080, inet_aton("127.0.0.1"))) or die; listen($l, 8); while (accept(my $c, $l)) { my $n = 0; while (sysread($c, my $x, 65536)) { $n += length $x; my $y = uc $x; my $o = 0; while ($o < length $y) { $o += syswrite($c, $y, length($y) - $o, $o) } } syswrite($c, "heard $n"); close $c }' > /dev/null 2>&1 & echo up"#;
+
+async fn a_port_is_forwarded_both_ways(lab: &mut Lab) {
+    let sandbox = lab.sandbox().await;
+    sandbox.said("serve", ECHO).await;
+    let mut forward = Forward::until_there(&sandbox, 8080).await;
+    let sent = 40 * (64 << 10);
+    let inputs = forward.inputs.clone();
+    let sending = tokio::spawn(async move {
+        for _ in 0..40 {
+            let data = forward_input::Input::Data(vec![b'a'; 64 << 10]);
+            inputs.send(v1::ForwardInput { input: Some(data) }).await.unwrap();
+        }
+        let close = forward_input::Input::Close(true);
+        inputs.send(v1::ForwardInput { input: Some(close) }).await.unwrap();
+    });
+    let mut heard = Vec::new();
+    loop {
+        match forward.outputs.message().await.unwrap().unwrap().output.unwrap() {
+            forward_output::Output::Data(data) => heard.extend(data),
+            forward_output::Output::Closed(_) => break,
+            forward_output::Output::Opened(_) => panic!("twice"),
+        }
+    }
+    sending.await.unwrap();
+    let words = format!("heard {sent}");
+    assert_eq!(heard.len(), sent + words.len());
+    assert!(heard[..sent].iter().all(|byte| *byte == b'A') && heard.ends_with(words.as_bytes()));
+    for port in [0, 65_536] {
+        assert_eq!(code(&Forward::new(&sandbox, port).await.err().unwrap()), "bad_request");
+    }
+    assert_eq!(code(&Forward::new(&sandbox, 9).await.err().unwrap()), "port_refused");
+    lab.finish(&sandbox).await;
+}
+
+/// Hostile case 7: find the executor's socket and forge a finish.
+async fn nothing_leads_to_the_sockets_of_the_executor(lab: &mut Lab) {
+    let session = lab.session_with(|_| {}).await;
+    let path = lab.yard.config.data_dir.join("sandboxes.sock");
+    assert!(path.exists());
+    use std::os::unix::fs::PermissionsExt as _;
+    assert_eq!(std::fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
+    for (id, user) in [("a", "rollout"), ("b", "root")] {
+        let script = format!(
+            "ls {} 2>&1 | grep -c 'No such file'; tail -n +2 /proc/net/unix | wc -l; find / -xdev -type s 2>/dev/null | wc -l",
+            path.display()
+        );
+        let command = Some(v1::run_command::Command::Shell(script));
+        let run = v1::RunCommand { command, user: user.to_owned(), ..v1::RunCommand::default() };
+        let result = session.done(id, v1::act_request::Payload::Run(run)).await;
+        assert_eq!(result.stdout, b"1\n0\n0\n", "{user}: {result:?}");
+    }
+    lab.finish(&session).await;
+}

@@ -1,0 +1,146 @@
+//! The idle ladder, and what counts as silence.
+
+use std::time::Duration;
+
+use rollout_wire::v1::{self, forward_input, forward_output};
+
+use crate::driver::{Driven, Lab, code, failure, in_shell, shell};
+use crate::exec::{ECHO, Exec, Forward, start};
+
+crate::sessions![
+    a_paused_sandbox_goes_on_at_the_next_call,
+    a_change_of_another_version_is_refused,
+    deadlines_go_on_while_it_is_paused,
+    a_sandbox_nobody_calls_is_paused_by_itself,
+    forwarded_bytes_and_streams_are_no_silence,
+];
+
+async fn pause(driven: &Driven, version: Option<u64>) -> Result<v1::LifecycleReply, tonic::Status> {
+    let request =
+        v1::PauseSandboxRequest { sandbox: driven.name.clone(), claim: driven.claim.clone(), version };
+    driven.client.clone().pause(request).await.map(tonic::Response::into_inner)
+}
+
+async fn resume(driven: &Driven, version: Option<u64>) -> Result<v1::LifecycleReply, tonic::Status> {
+    let request =
+        v1::ResumeSandboxRequest { sandbox: driven.name.clone(), claim: driven.claim.clone(), version };
+    driven.client.clone().resume(request).await.map(tonic::Response::into_inner)
+}
+
+/// Whether its processes stand still, as the kernel says: looked at from outside, it wakes nobody.
+fn stands_still(lab: &Lab) -> bool {
+    let layout = std::fs::read_to_string("/proc/self/mountinfo").unwrap();
+    let line = layout.lines().find(|line| line.contains(" - cgroup2 ")).unwrap();
+    let v2 = line.split(' ').nth(4).unwrap();
+    let instance = executor::census::instance(&lab.yard.config.data_dir.canonicalize().unwrap());
+    let parent = std::path::Path::new(v2).join("rollyard").join(instance);
+    let leaf = std::fs::read_dir(parent).unwrap().flatten().find(|entry| entry.path().is_dir()).unwrap();
+    std::fs::read_to_string(leaf.path().join("cgroup.events")).unwrap().contains("frozen 1")
+}
+
+async fn a_paused_sandbox_goes_on_at_the_next_call(lab: &mut Lab) {
+    let session = lab.session_with(|_| {}).await;
+    let count = "(i=0; while :; do i=$((i+1)); echo $i > n.new; mv n.new n; done) > /dev/null 2>&1 & echo up";
+    session.said("count", count).await;
+    session.done("sh", in_shell("main", "A=kept", None)).await;
+    for turn in 0..3u64 {
+        let paused = pause(&session, None).await.unwrap();
+        assert!(["frozen", "reclaimed"].contains(&paused.rung.as_str()), "{paused:?}");
+        assert_eq!((paused.version, paused.rung == "reclaimed"), (2 * turn + 1, paused.reclaimed_bytes > 0));
+        assert!(stands_still(lab));
+        assert_eq!(pause(&session, None).await.unwrap(), paused, "there already");
+        let said = session.done(&format!("sh{turn}"), in_shell("main", "echo $A", None)).await;
+        assert_eq!(said.stdout, b"kept\n", "the caller sees only a delay");
+        assert!(!stands_still(lab));
+    }
+    pause(&session, None).await.unwrap();
+    assert_eq!(session.stat("n").await.unwrap().kind, "file");
+    assert_eq!(resume(&session, None).await.unwrap().rung, "running");
+    pause(&session, None).await.unwrap();
+    // It ends from where it stands.
+    assert_eq!(failure(&lab.finish(&session).await), "");
+}
+
+async fn a_change_of_another_version_is_refused(lab: &mut Lab) {
+    let sandbox = lab.sandbox().await;
+    assert_eq!(code(&pause(&sandbox, Some(1)).await.unwrap_err()), "version_conflict");
+    assert_eq!(pause(&sandbox, Some(0)).await.unwrap().version, 1);
+    assert_eq!(code(&resume(&sandbox, Some(0)).await.unwrap_err()), "version_conflict");
+    assert_eq!(resume(&sandbox, Some(1)).await.unwrap().version, 2);
+    lab.finish(&sandbox).await;
+}
+
+async fn deadlines_go_on_while_it_is_paused(lab: &mut Lab) {
+    for (idle_timeout_ms, timeout_ms, expected) in
+        [(500, 600_000, "driver_lost"), (600_000, 1000, "agent_timeout")]
+    {
+        let session = lab
+            .session_with(|step| {
+                step.session.as_mut().unwrap().idle_timeout_ms = idle_timeout_ms;
+                step.timeout_ms = timeout_ms;
+            })
+            .await;
+        pause(&session, None).await.unwrap();
+        let outcome = lab.yard.ended().await.outcome.unwrap();
+        assert_eq!(failure(&outcome), expected, "{:?}", outcome.failure);
+    }
+}
+
+async fn a_sandbox_nobody_calls_is_paused_by_itself(lab: &mut Lab) {
+    let sandbox = lab
+        .sandbox_with(|step| step.idle = Some(v1::Idle { park_after_ms: 100, mode: "freeze".to_owned() }))
+        .await;
+    sandbox.said("up", "(while :; do :; done) > /dev/null 2>&1 & echo up").await;
+    while !stands_still(lab) {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    assert_eq!(sandbox.said("again", "echo again").await, "again");
+    // What somebody waits for is not paused under them.
+    assert_eq!(sandbox.said("long", "sleep 0.5; echo long").await, "long");
+    while !stands_still(lab) {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    lab.finish(&sandbox).await;
+}
+
+async fn forwarded_bytes_and_streams_are_no_silence(lab: &mut Lab) {
+    let limit = Duration::from_millis(600);
+    let idle = |step: &mut v1::Step| {
+        step.session.as_mut().unwrap().idle_timeout_ms = u64::try_from(limit.as_millis()).unwrap();
+    };
+    let sandbox = lab.sandbox_with(idle).await;
+    sandbox.said("serve", ECHO).await;
+    let mut forward = Forward::until_there(&sandbox, 8080).await;
+    let began = std::time::Instant::now();
+    let mut bytes = 0;
+    while began.elapsed() < 4 * limit {
+        forward.send(forward_input::Input::Data(b"x".to_vec())).await;
+        match forward.outputs.message().await.unwrap().unwrap().output.unwrap() {
+            forward_output::Output::Data(data) => bytes += data.len(),
+            other => panic!("{other:?}"),
+        }
+        tokio::time::sleep(limit / 12).await;
+    }
+    assert!(bytes > 10);
+    // One that was paused meanwhile is woken by them.
+    pause(&sandbox, None).await.unwrap();
+    forward.send(forward_input::Input::Data(b"y".to_vec())).await;
+    let woken = forward.outputs.message().await.unwrap().unwrap().output.unwrap();
+    assert_eq!(woken, forward_output::Output::Data(b"Y".to_vec()));
+    // A connection over which nothing comes is silence.
+    let outcome = lab.yard.ended().await.outcome.unwrap();
+    assert_eq!(failure(&outcome), "");
+    let ended = loop {
+        match forward.outputs.message().await {
+            Ok(Some(_)) => {}
+            Ok(None) => panic!("closed without a word"),
+            Err(status) => break status,
+        }
+    };
+    assert_eq!(code(&ended), "sandbox_ended");
+    let sandbox = lab.sandbox_with(idle).await;
+    let exec = Exec::new(&sandbox, start(&sandbox, "sleep 2; echo done")).await.unwrap();
+    assert_eq!(exec.rest().await.0, b"done\n", "somebody waits for it");
+    assert!(sandbox.act("late", shell("true")).await.is_ok());
+    lab.yard.ended().await;
+}
