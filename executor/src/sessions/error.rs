@@ -35,7 +35,7 @@ macro_rules! codes {
 
 codes! {
     /// No such sandbox here, and none that left a record.
-    NotFound "not_found" NotFound "see `rollyard sandboxes`";
+    NotFound "not_found" NotFound "see `rollyard sandbox ls`";
     /// A field of the request is out of its bounds.
     BadRequest "bad_request" InvalidArgument "";
     /// It was here and is over.
