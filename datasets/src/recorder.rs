@@ -201,6 +201,13 @@ fn has_no_activity(member: &MemberRecord) -> bool {
     })
 }
 
+/// Recorded actions of the sessions.
+fn actions(member: &MemberRecord) -> i32 {
+    let of = |step: &StepRecord| step.outcome.actions.unwrap_or_default();
+    let all = last_attempts(member).into_iter().map(of).fold(0, u64::saturating_add);
+    i32::try_from(all).unwrap_or(i32::MAX)
+}
+
 /// None if nothing was measured.
 fn total(
     member: &MemberRecord,
@@ -239,9 +246,9 @@ fn trajectories(group: &GroupRecord) -> Result<RecordBatch, Error> {
     f.flag("reward_valid", |m| m.reward.is_some());
     f.flag("trainable", |_| false);
     f.float32("reward", |m| m.reward.as_ref().map(|reward| reward.value));
-    for none in ["n_turns", "n_tool_calls", "n_tool_errors"] {
-        f.int::<Int32Type, _>(none, |_| Some(0i32))?;
-    }
+    f.int::<Int32Type, _>("n_turns", |_| Some(0i32))?;
+    f.int::<Int32Type, _>("n_tool_calls", |m| Some(actions(m)))?;
+    f.int::<Int32Type, _>("n_tool_errors", |_| Some(0i32))?;
     f.text("image_digest", |m| Some(producer(m).map_or("", |step| &*step.outcome.image_digest)))?;
     f.text("spec_hash", |_| Some(&from.spec_hash))?;
     f.text("task_hash", |_| Some(&from.task_hash))?;

@@ -136,6 +136,20 @@ fn an_agent_that_did_nothing_until_its_deadline_is_marked() {
 }
 
 #[test]
+fn actions_of_sessions_are_tool_calls() {
+    let mut group = group(1);
+    let session = |name, attempt, actions| {
+        let outcome = Outcome { actions: Some(actions), ..sample::outcome() };
+        sample::step(name, StepKind::Session, attempt, "n", outcome)
+    };
+    let setup = sample::step("setup", StepKind::Run, 0, "n", sample::outcome());
+    group.members[0].steps = vec![setup, session("ask", 0, 90), session("ask", 1, 4), session("judge", 0, 3)];
+    assert_eq!(ints(&record(&group).trajectories, "n_tool_calls")[0], Some(7), "of the last attempts");
+    group.members[0].steps = vec![session("ask", 0, u64::MAX), session("judge", 0, 3)];
+    assert_eq!(ints(&record(&group).trajectories, "n_tool_calls")[0], Some(i32::MAX));
+}
+
+#[test]
 fn steps_keep_every_attempt_and_missing_values_stay_missing() {
     let rows = record(&group(1)).steps;
     assert_eq!(texts(&rows, "step_name"), ["agent", "agent", "grade", "agent", "grade", "agent"].map(Some));

@@ -50,6 +50,11 @@ pub struct MatrixPlan {
 }
 
 impl JobPlan {
+    /// A sandbox that a client created: one session that nobody has to claim. Nothing of it is recorded.
+    pub fn is_sandbox(&self) -> bool {
+        self.steps.iter().any(|step| step.work.session().is_some_and(|session| session.unclaimed))
+    }
+
     /// How many jobs the document stands for.
     pub fn cells(&self) -> usize {
         self.matrix.as_ref().map_or(1, |matrix| matrix.cells)

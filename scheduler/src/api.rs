@@ -17,6 +17,7 @@ mod outlet;
 mod page;
 mod retry;
 mod rollouts;
+mod sandboxes;
 mod schedules;
 pub(crate) mod submit;
 
@@ -75,6 +76,7 @@ pub struct JobsService {
 
 pub(crate) use counts::CountsCache;
 pub(crate) use limits::{Limits, more_until, too_slow};
+pub(crate) use sandboxes::{SandboxesService, whereabouts};
 
 impl JobsService {
     /// The one who deletes; refused where there is none.
@@ -90,7 +92,7 @@ impl JobsService {
 
     /// What the core says; none without a yard, and none while the store takes no writes, for then
     /// the driver waits.
-    async fn ask<T: Send + 'static>(
+    pub(crate) async fn ask<T: Send + 'static>(
         &self,
         question: impl FnOnce(&Cluster, Now) -> T + Send + 'static,
     ) -> Result<Option<T>, ApiError> {

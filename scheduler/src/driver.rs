@@ -4,6 +4,7 @@
 //! a node, a client or a file. Commands and acknowledgements leave only after their commit.
 
 mod commit;
+mod sandboxes;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -27,6 +28,7 @@ use crate::inbox::{
 };
 use crate::jobs::Jobs;
 use crate::link::Links;
+use crate::news::News;
 use crate::retry::{CANDIDATES_MAX, Choice, Retry, RetryRefused};
 use crate::store::{Batch, NewJob, Reads, Writer};
 use crate::sums;
@@ -50,11 +52,15 @@ pub(crate) struct Driver {
     pub tasks: TaskTracker,
     pub stop: CancellationToken,
     pub deadlines: Deadlines,
+    /// Until when sandboxes must be ready.
+    pub starts: Deadlines,
+    /// Wakes those who wait for a job.
+    pub news: News,
     /// What restoring found to be stored; goes with the first batch.
     pub restored: Vec<Record>,
 }
 
-/// When jobs with a `timeout` are over.
+/// When time is up for a job: for all of it where it has a `timeout`, or for it to be ready.
 #[derive(Debug, Default)]
 pub(crate) struct Deadlines(BTreeMap<(BootTime, JobId), Millis>);
 
@@ -165,8 +171,12 @@ impl Driver {
             let event = Event::JobCancelled { job, code: FailureCode::JobTimeout, reason };
             self.apply(&mut pass, now, event);
         }
+        for (job, timeout) in self.starts.take_due(now.boot) {
+            self.give_up_unstarted(&mut pass, now, job, timeout);
+        }
         let plan = self.cluster.plan(now);
         pass.batch.records.extend(plan.records);
+        self.seal_sandboxes(&mut pass, now);
         for record in &pass.batch.records {
             if let Record::JobState { job, state, .. } = record
                 && state.is_final()
@@ -199,6 +209,8 @@ impl Driver {
             }
         }
         self.deadlines.forget(&ended);
+        self.starts.forget(&ended);
+        self.news.tell(&pass.batch.records);
         let jobs_ended = ended.len() as u64;
         if !pass.batch.is_empty() {
             let seq = self.writer.seq();
@@ -218,7 +230,7 @@ impl Driver {
                 Reply::Ask(question) => question(&self.cluster, now),
             }
         }
-        Ok(earliest(plan.wake_at, self.deadlines.next()))
+        Ok(earliest(plan.wake_at, earliest(self.deadlines.next(), self.starts.next())))
     }
 
     fn apply(&mut self, pass: &mut Pass, now: Now, event: Event) {
@@ -303,6 +315,7 @@ impl Driver {
             None => {
                 let (job, created_at) = (new_job.job, new_job.created_at);
                 let groups_total = new_job.groups_total;
+                let start_timeout = new_job.sandbox.as_ref().map(|sandbox| sandbox.start_timeout);
                 let key = (job, new_job.request_hash.clone());
                 pass.keys.insert(new_job.idempotency_key.clone(), key);
                 pass.batch.new_jobs.push(new_job);
@@ -314,6 +327,7 @@ impl Driver {
                     }
                 }
                 self.deadlines.add(job, plan.timeout, created_at, now);
+                self.starts.add(job, start_timeout, created_at, now);
                 self.apply(pass, now, Event::JobSubmitted { job, plan, groups_total, created_at });
                 pass.replies.push(Reply::Submitted(reply, Submitted { job, resumed: false }));
             }

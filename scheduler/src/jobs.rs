@@ -8,8 +8,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use blobs::BlobStore;
+use rollout::checkpoint::Checkpoint;
 use rollout::failure::Failure;
-use rollout::plan::{Field, JobPlan, Per, ResolvedStep, ResourcesPlan};
+use rollout::plan::{Field, JobPlan, Per, ResolvedStep, ResourcesPlan, WorkPlan};
 use rollout::resolve::{self, Lookup, ResolveError};
 use rollout::result_key::ResultKey;
 use rollout::{AttemptId, FailureCode, GroupId, JobId, Millis, RolloutId, StepIndex};
@@ -19,7 +20,7 @@ use sha2::{Digest, Sha256};
 
 use crate::error::Error;
 use crate::rows::{Row, RowsError, TaskRows};
-use crate::store::{JobRow, Reads, success_at};
+use crate::store::{JobKind, JobRow, Reads, success_at};
 use cache::Cache;
 
 /// Bytes of the index of one task row.
@@ -38,6 +39,8 @@ pub struct JobFacts {
     /// Image as the spec or a row names it -> by digest. What is not here names itself.
     pub images: BTreeMap<String, String>,
     pub rows: TaskRows,
+    /// What steps that work from their image start with instead.
+    pub base: Option<Arc<Checkpoint>>,
     /// Of its document.
     pub document_bytes: usize,
 }
@@ -154,8 +157,9 @@ impl JobFacts {
             .iter()
             .any(|step| [&step.start_timeout, &step.timeout, &step.grace].into_iter().any(looked_up));
         let keyed = steps.iter().any(|step| step.checkpoint.key.is_some());
+        let base = self.base.clone();
         if !sizes && !times && !keyed {
-            return Ok(ExpandedGroup::default());
+            return Ok(ExpandedGroup { base, ..ExpandedGroup::default() });
         }
         let group = GroupId { job: self.job, index };
         let asked = self.lookup(group, None, |lookup| {
@@ -169,7 +173,7 @@ impl JobFacts {
             Ok((resources.transpose()?, spans.transpose()?, keys))
         })?;
         Ok(match asked {
-            Ok((resources, spans, keys)) => ExpandedGroup { resources, spans, broken: None, keys },
+            Ok((resources, spans, keys)) => ExpandedGroup { resources, spans, broken: None, keys, base },
             Err(problem) => broken(Failure::new(FailureCode::NotFound, problem.to_string())),
         })
     }
@@ -251,8 +255,12 @@ impl Jobs {
         let files = self.0.reads.files(row.job).await?;
         let files = files.into_iter().map(|file| (file.path, file.sha256)).collect();
         let images = self.0.reads.images(row.job).await?;
+        let base = match row.kind {
+            JobKind::Rollouts => None,
+            JobKind::Sandbox => self.0.reads.sandbox_base(row.job).await?.map(Arc::new),
+        };
         let (row, blobs) = (row.clone(), self.0.blobs.clone());
-        let make = move || made(&row, &document, &source_name, Stored { files, images }, &blobs);
+        let make = move || made(&row, &document, &source_name, Stored { files, images, base }, &blobs);
         let made = tokio::task::spawn_blocking(make).await;
         let facts = Arc::new(made.map_err(|error| Error::Panicked { task: error.to_string() })??);
         self.insert(facts.clone());
@@ -327,6 +335,16 @@ impl Jobs {
 struct Stored {
     files: BTreeMap<String, String>,
     images: BTreeMap<String, String>,
+    base: Option<Arc<Checkpoint>>,
+}
+
+/// The plan of a sandbox: of the one session of its spec, which nobody has to claim.
+pub(crate) fn of_sandbox(plan: &mut JobPlan) {
+    for step in &mut plan.steps {
+        if let WorkPlan::Session(session) = &mut step.work {
+            (session.unclaimed, session.takes_reward) = (true, false);
+        }
+    }
 }
 
 fn made(
@@ -336,17 +354,20 @@ fn made(
     stored: Stored,
     blobs: &BlobStore,
 ) -> Result<JobFacts, Error> {
-    let Stored { files, images } = stored;
+    let Stored { files, images, base } = stored;
     let checked = rollout::spec::check(document, source_name);
-    let Some(plan) = checked.plan else {
+    let Some(mut plan) = checked.plan else {
         let problem = checked.render(document);
         return Err(Error::StoredSpec { job: row.job, problem });
     };
+    if row.kind == JobKind::Sandbox {
+        of_sandbox(&mut plan);
+    }
     let rows = TaskRows::open(&plan, &files, blobs)
         .map_err(|source| Error::Rows { job: row.job, source: Box::new(source) })?;
     let (plan, document_bytes) = (Arc::new(plan), document.len());
     let table_root = row.table_root.clone();
-    Ok(JobFacts { job: row.job, plan, table_root, files, images, rows, document_bytes })
+    Ok(JobFacts { job: row.job, plan, table_root, files, images, rows, base, document_bytes })
 }
 
 #[cfg(test)]
@@ -379,6 +400,7 @@ mod tests {
             group_size: 1,
             created_at: Timestamp(1),
             retain: rollout::plan::RetainPlan::default(),
+            sandbox: None,
             files: Vec::new(),
             images: Vec::new(),
         };

@@ -91,6 +91,8 @@ pub struct ConnectedNode {
 pub struct About {
     pub version: String,
     pub backends: Vec<String>,
+    /// Where it serves calls of sandboxes; empty: nowhere.
+    pub sandboxes_url: String,
 }
 
 /// The connected nodes.
@@ -197,6 +199,11 @@ impl Links {
     pub(crate) fn versions(&self) -> BTreeMap<NodeId, String> {
         let inner = self.lock();
         inner.sessions.iter().map(|(node, session)| (node.clone(), session.about.version.clone())).collect()
+    }
+
+    /// Where a connected node serves calls of sandboxes; empty: nowhere.
+    pub(crate) fn sandboxes_url(&self, node: &NodeId) -> Option<String> {
+        self.lock().sessions.get(node).map(|session| session.about.sandboxes_url.clone())
     }
 
     pub fn list(&self) -> Vec<ConnectedNode> {

@@ -1,4 +1,4 @@
-//! One connection, two services: calls are told apart by their path.
+//! One connection, three services: calls are told apart by their path.
 //!
 //! What a call may send, and for how long, is bounded before anything reads it. A refusal of the
 //! transport (a message that is too large or cannot be decoded, an unknown call) gets a code of
@@ -13,6 +13,7 @@ use std::time::Duration;
 use http_body::Frame;
 use rollout_wire::v1::jobs_server::{self, JobsServer};
 use rollout_wire::v1::nodes_server::{self, NodesServer};
+use rollout_wire::v1::sandboxes_server;
 use rollout_wire::{CODE_METADATA, MESSAGE_BYTES_MAX};
 use tokio::sync::Semaphore;
 use tokio::time::{Instant, Sleep};
@@ -22,11 +23,16 @@ use tonic::codegen::http::header::{HeaderMap, HeaderName, HeaderValue};
 use tonic::codegen::http::{Request, Response};
 use tonic::codegen::{BoxFuture, Bytes, Service};
 
-use crate::api::{ApiCode, ApiError, CHUNK_BYTES_MAX, JobsService, more_until, too_slow};
+use crate::api::{ApiCode, ApiError, CHUNK_BYTES_MAX, JobsService, SandboxesService, more_until, too_slow};
+use crate::forward::Forwards;
 use crate::link::NodesService;
 
 /// Calls open at once on one connection.
 pub(crate) const CALLS_PER_CONNECTION_MAX: u32 = 256;
+/// Bytes of one call that wait to be read, and of all calls of a connection: one that nobody reads holds
+/// up no other.
+pub(crate) const CALL_WINDOW_BYTES: u32 = 64 << 10;
+pub(crate) const CONNECTION_WINDOW_BYTES: u32 = CALL_WINDOW_BYTES * CALLS_PER_CONNECTION_MAX;
 /// Submits read and checked at once; the others wait for their turn.
 const SUBMITS_MAX: usize = 16;
 /// Bytes of a request that only names things.
@@ -37,20 +43,25 @@ const CHUNK_MESSAGE_BYTES_MAX: usize = CHUNK_BYTES_MAX + (64 << 10);
 // What half-sent specs may keep in memory.
 const _: () = assert!(SUBMITS_MAX * MESSAGE_BYTES_MAX <= 512 << 20);
 
-/// Calls of `Nodes` go there; all others to `Jobs`, which answers unknown ones as unimplemented.
+/// Calls of `Nodes` and of `Sandboxes` go there; all others to `Jobs`, which answers unknown ones as
+/// unimplemented.
 #[derive(Debug, Clone)]
 pub(crate) struct Route {
     nodes: NodesServer<NodesService>,
     submits: JobsServer<JobsService>,
     chunks: JobsServer<JobsService>,
     small: JobsServer<JobsService>,
+    sandboxes: SandboxesService,
+    forwards: Forwards,
     places: Arc<Semaphore>,
     client_stall: Duration,
 }
 
 impl Route {
-    pub(crate) fn new(nodes: NodesService, jobs: JobsService) -> Self {
+    pub(crate) fn new(nodes: NodesService, sandboxes: SandboxesService) -> Self {
+        let jobs = sandboxes.jobs.clone();
         let client_stall = jobs.limits.client_stall;
+        let forwards = Forwards::new(sandboxes.clone(), client_stall);
         let jobs = JobsServer::new(jobs).max_encoding_message_size(MESSAGE_BYTES_MAX);
         Self {
             nodes: NodesServer::new(nodes)
@@ -59,6 +70,8 @@ impl Route {
             submits: jobs.clone().max_decoding_message_size(MESSAGE_BYTES_MAX),
             chunks: jobs.clone().max_decoding_message_size(CHUNK_MESSAGE_BYTES_MAX),
             small: jobs.max_decoding_message_size(SMALL_BYTES_MAX),
+            sandboxes,
+            forwards,
             places: Arc::new(Semaphore::new(SUBMITS_MAX)),
             client_stall,
         }
@@ -87,6 +100,19 @@ impl Service<Request<Body>> for Route {
         let (service, method) = path.split_once('/').unwrap_or((path, ""));
         if service == nodes_server::SERVICE_NAME {
             return coded(self.nodes.call(request));
+        }
+        if Forwards::takes(service, method) {
+            let (forwards, method) = (self.forwards.clone(), method.to_owned());
+            // Its streams may be silent for as long as they like.
+            return coded(Box::pin(async move { Ok(forwards.call(&method, request).await) }));
+        }
+        if service == sandboxes_server::SERVICE_NAME {
+            let (sandboxes, method) = (self.sandboxes.clone(), method.to_owned());
+            let request = self.timed(request);
+            return coded(Box::pin(async move {
+                let unknown = |_| Status::unimplemented("no such call").into_http();
+                Ok(sandboxes.serve(&method, request).await.unwrap_or_else(unknown))
+            }));
         }
         match method {
             "PutBlob" if service == jobs_server::SERVICE_NAME => coded(self.chunks.call(request)),

@@ -15,11 +15,12 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tonic::transport::Server;
 
-use crate::api::{CountsCache, JobsService, Limits};
+use crate::api::{CountsCache, JobsService, Limits, SandboxesService};
 use crate::clock;
 use crate::config::Config;
 use crate::driver::{Deadlines, Driver};
 use crate::error::Error;
+use crate::forward::Channels;
 use crate::garbage::Collector;
 use crate::health::HealthBoard;
 use crate::inbox::{Commits, Inbox};
@@ -27,11 +28,13 @@ use crate::jobs::Jobs;
 use crate::link::{Links, NodesService, Starts, Welcome};
 use crate::listener::{Connection, Listener};
 use crate::lock::DataDirLock;
+use crate::news::News;
 use crate::place;
 use crate::recorder::Recorder;
-use crate::route::{CALLS_PER_CONNECTION_MAX, Route};
+use crate::route::{CALL_WINDOW_BYTES, CALLS_PER_CONNECTION_MAX, CONNECTION_WINDOW_BYTES, Route};
 use crate::schedules::{Keeper, Schedules};
 use crate::store;
+use crate::store::JobKind;
 
 /// Connections accepted and not yet served.
 const ACCEPTED_MAX: usize = 64;
@@ -98,7 +101,8 @@ impl Scheduler {
         let now = Now { boot: clock::boot(), wall: clock::wall() };
         let jobs = Jobs::new(reads.clone(), blobs.clone());
         let mut deadlines = Deadlines::default();
-        let snapshot = restore(&jobs, &mut deadlines, now).await?;
+        let mut starts = Deadlines::default();
+        let snapshot = restore(&jobs, &mut deadlines, &mut starts, now).await?;
         let core = scheduler_core::Config {
             lease_ttl: config.lease_ttl,
             lease_margin: config.lease_margin,
@@ -112,6 +116,7 @@ impl Scheduler {
         let (inbox, inputs) = Inbox::new();
         let links = Arc::new(Links::default());
         let health = HealthBoard::new();
+        let news = News::default();
         let wake_recorder = Arc::new(Notify::new());
         let (commits, committed) = watch::channel(Commits { seq: writer.seq(), jobs_ended: 0 });
         let driver = Driver {
@@ -129,6 +134,8 @@ impl Scheduler {
             tasks: tasks.clone(),
             stop: stop.clone(),
             deadlines,
+            starts,
+            news: news.clone(),
             restored,
         };
         let (schedules, asks) = Schedules::new();
@@ -190,7 +197,10 @@ impl Scheduler {
             }
         }
         let urls = listeners.iter().map(Listener::url).collect();
-        let parts = Parts { driver, recorder, keeper, nodes_service, jobs_service, listeners, tasks, lock };
+        let sandboxes_service =
+            SandboxesService::new(jobs_service, Channels::new(nodes_service.links.clone()), news);
+        let parts =
+            Parts { driver, recorder, keeper, nodes_service, sandboxes_service, listeners, tasks, lock };
         let main = tokio::spawn(parts.run(stop.clone()));
         Ok(Handle { urls, stop, main })
     }
@@ -203,7 +213,12 @@ async fn open_blobs(url: String) -> Result<BlobStore, Error> {
     opened.await.map_err(|error| Error::Panicked { task: error.to_string() })?
 }
 
-async fn restore(jobs: &Jobs, deadlines: &mut Deadlines, now: Now) -> Result<Snapshot, Error> {
+async fn restore(
+    jobs: &Jobs,
+    deadlines: &mut Deadlines,
+    starts: &mut Deadlines,
+    now: Now,
+) -> Result<Snapshot, Error> {
     let mut snapshot = Snapshot {
         results: jobs.reads().result_snapshots().await?,
         jobs: Vec::new(),
@@ -212,6 +227,10 @@ async fn restore(jobs: &Jobs, deadlines: &mut Deadlines, now: Now) -> Result<Sna
     for row in jobs.reads().unfinished_jobs().await? {
         let facts = jobs.of(&row).await?;
         deadlines.add(row.job, facts.plan.timeout, row.retried_at.unwrap_or(row.created_at), now);
+        if row.kind == JobKind::Sandbox {
+            let sandbox = jobs.reads().sandbox(row.job).await?;
+            starts.add(row.job, sandbox.map(|sandbox| sandbox.start_timeout), row.created_at, now);
+        }
         let plan = facts.plan.clone();
         // A row that cannot be read now stops the start, which can be tried again; to call its
         // group broken would throw away what its rollouts have done.
@@ -228,7 +247,7 @@ struct Parts {
     recorder: Recorder,
     keeper: Keeper,
     nodes_service: NodesService,
-    jobs_service: JobsService,
+    sandboxes_service: SandboxesService,
     listeners: Vec<Listener>,
     tasks: TaskTracker,
     lock: DataDirLock,
@@ -237,14 +256,17 @@ struct Parts {
 impl Parts {
     /// The driver's end is the scheduler's end; everything else follows.
     async fn run(self, stop: CancellationToken) -> Result<(), Error> {
-        let Self { driver, recorder, keeper, nodes_service, jobs_service, listeners, tasks, lock } = self;
+        let Self { driver, recorder, keeper, nodes_service, sandboxes_service, listeners, tasks, lock } =
+            self;
         let recorder = tokio::spawn(recorder.run());
         let keeper = tokio::spawn(keeper.run());
         let incoming = accept(listeners, &tasks, &stop);
-        let route = Route::new(nodes_service, jobs_service);
+        let route = Route::new(nodes_service, sandboxes_service);
         let server = Server::builder()
             .max_concurrent_streams(CALLS_PER_CONNECTION_MAX)
             .http2_max_header_list_size(HEADERS_BYTES_MAX)
+            .initial_stream_window_size(CALL_WINDOW_BYTES)
+            .initial_connection_window_size(CONNECTION_WINDOW_BYTES)
             .http2_keepalive_interval(Some(KEEPALIVE))
             .http2_keepalive_timeout(Some(KEEPALIVE))
             .serve_with_incoming_shutdown(route, incoming, stop.clone().cancelled_owned());

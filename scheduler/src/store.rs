@@ -16,6 +16,7 @@ mod read;
 mod restore;
 mod retries;
 mod row;
+mod sandboxes;
 mod schedules;
 mod writer;
 
@@ -24,11 +25,12 @@ use std::time::Duration;
 use sqlx::SqlitePool;
 
 pub use checkpoints::{CheckpointRow, Of, Taken, UserRow};
-pub use fold::{Batch, NewJob, PinnedImage, ShardRow, StoredFile};
+pub use fold::{Batch, NewJob, NewSandbox, PinnedImage, ShardRow, StoredFile};
 pub use garbage::{Marked, Root};
 pub use groups::{ClosedGroup, EndedAttempt, GroupRows, MemberRow};
 pub use open::{DATABASE_FILE, open, open_read_only};
 pub use read::{AttemptRow, Failures, JobCounts, JobRow, NodeRow, RolloutRow};
+pub use sandboxes::{JobKind, SandboxRow, only_rollout};
 pub use schedules::{Fire, NewSchedule, ScheduleChange, ScheduleRow};
 
 pub(crate) use restore::success_at;

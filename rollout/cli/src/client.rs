@@ -153,7 +153,7 @@ impl Client {
         let mut page_token = String::new();
         loop {
             let page_size = page(limit, rows.len());
-            let request = ListRequest { page_size, page_token, unfinished_only };
+            let request = ListRequest { page_size, page_token, unfinished_only, sandboxes_too: false };
             let reply = self.done(self.jobs().list(request).await)?;
             rows.extend(reply.jobs);
             page_token = reply.next_page_token;

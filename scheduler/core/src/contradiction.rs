@@ -22,7 +22,9 @@ pub(crate) fn contradiction(step: &StepPlan, outcome: &Outcome) -> Option<(Failu
 
 fn impossible(step: &StepPlan, outcome: &Outcome) -> Option<String> {
     match (&step.grader, &outcome.reward) {
-        (None, Some(_)) => return Some("a reward, and the step is no grader".to_owned()),
+        (None, Some(_)) if !step.work.session().is_some_and(|session| session.takes_reward) => {
+            return Some("a reward, and the step is no grader and no session that takes one".to_owned());
+        }
         (Some(_), None) if outcome.failure.is_none() => {
             return Some("a grader that did well and gave no reward".to_owned());
         }
@@ -35,6 +37,13 @@ fn impossible(step: &StepPlan, outcome: &Outcome) -> Option<String> {
             if let Some((low, high)) = grader.range.filter(outside) {
                 return Some(format!("reward {} is outside the range {low} to {high}", reward.value));
             }
+        }
+        _ => {}
+    }
+    match (step.work.session(), outcome.actions) {
+        (None, Some(_)) => return Some("a count of actions, and the step is no session".to_owned()),
+        (Some(session), Some(actions)) if session.max_actions.is_some_and(|max| actions > max) => {
+            return Some(format!("{actions} actions, above its max_actions"));
         }
         _ => {}
     }

@@ -143,6 +143,8 @@ pub struct ExpandedGroup {
     pub broken: Option<rollout::failure::Failure>,
     /// Of the steps that have a key.
     pub keys: Vec<StepKeys>,
+    /// What steps that work from their image start with instead of the image as it is.
+    pub base: Option<Arc<Checkpoint>>,
 }
 
 /// The keys of a step's result: one for all samples, or one for each.

@@ -33,6 +33,8 @@ pub(crate) struct Group {
     /// Places kept for refills.
     pub owed: u32,
     pub closed: Option<(i64, GroupClosedAs)>,
+    /// What its steps that work from their image start with; none: the image as it is.
+    start: Option<Box<Saved>>,
 }
 
 /// What is known of a step that was tried.
@@ -74,7 +76,8 @@ pub(crate) struct Saved {
     pub attempt: u32,
     /// Counts the checkpoints of that attempt from 0.
     pub ordinal: u32,
-    /// Found under its key: no attempt of this step made it, and the two numbers mean nothing.
+    /// Found under its key, or given with the job: no attempt of this step made it, and the two numbers
+    /// mean nothing.
     pub shared: bool,
     pub checkpoint: Arc<Checkpoint>,
 }
@@ -126,6 +129,10 @@ impl Detail {
 impl Group {
     pub fn new(expanded: ExpandedGroup, samples: u32, steps: usize) -> Self {
         let samples = samples as usize;
+        let start = expanded.base.clone().map(|checkpoint| {
+            let id = checkpoint.id();
+            Box::new(Saved { id, attempt: 0, ordinal: 0, shared: true, checkpoint })
+        });
         Self {
             expanded,
             states: vec![StepState::Waiting; (samples + 1) * steps],
@@ -136,6 +143,7 @@ impl Group {
             valid: 0,
             owed: 0,
             closed: None,
+            start,
         }
     }
 
@@ -258,14 +266,14 @@ impl Group {
     }
 
     /// What a new sandbox of `slot` starts with: the last workspace an agent that resumes saved
-    /// itself, else what the step it works from left. None if that is the image as it is, or if the
-    /// other step left nothing but its live sandbox.
+    /// itself, else what the step it works from left, or what was given with the job. None if that is the
+    /// image as it is, or if the other step left nothing but its live sandbox.
     pub fn base(&self, plan: &JobPlan, slot: Slot) -> Option<&Saved> {
         let step = plan.step(slot.step);
         let own = self.details.get(&slot).and_then(|detail| detail.taken.back());
-        own.filter(|_| step.resume).or_else(|| {
-            let from = slot.member.slot(plan, step.origin.step()?);
-            self.details.get(&from)?.checkpoint.as_deref()
+        own.filter(|_| step.resume).or_else(|| match step.origin.step() {
+            None => self.start.as_deref(),
+            Some(from) => self.details.get(&slot.member.slot(plan, from))?.checkpoint.as_deref(),
         })
     }
 
@@ -274,7 +282,7 @@ impl Group {
         let from = plan.step(slot.step).origin.step().map(|from| slot.member.slot(plan, from));
         let left = from.and_then(|from| self.details.get(&from)?.checkpoint.as_deref());
         let own = self.details.get(&slot).into_iter().flat_map(|detail| &detail.taken);
-        own.chain(left).find(|saved| saved.id == id)
+        own.chain(left).chain(self.start.as_deref()).find(|saved| saved.id == id)
     }
 
     /// Does it go on in the sandbox that its predecessor leaves?

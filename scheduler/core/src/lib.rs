@@ -40,6 +40,7 @@ pub mod record;
 mod refill;
 mod restore;
 pub mod retry;
+pub mod sessions;
 mod settle;
 pub mod snapshot;
 pub mod totals;

@@ -31,6 +31,8 @@ pub struct Stored {
     sealed: BTreeMap<JobId, u32>,
     /// Of the groups of a job, which are all alike here.
     pub keys: BTreeMap<JobId, Vec<StepKeys>>,
+    /// What was given with a job to start from.
+    pub bases: BTreeMap<JobId, Arc<Checkpoint>>,
     pub attempts: BTreeMap<AttemptId, AttemptSnapshot>,
     pub checkpoints: BTreeMap<(AttemptId, u32), CheckpointSnapshot>,
     /// By name, with their order.
@@ -116,6 +118,7 @@ impl Stored {
                     incarnation,
                     continue_from,
                     base,
+                    started: false,
                     outcome: None,
                     kept: false,
                 };
@@ -147,7 +150,11 @@ impl Stored {
                 let old = self.found.remove(&(rollout, step));
                 assert!(old.is_some(), "step {} of {rollout} found nothing", step.0);
             }
-            Record::AttemptStarted { .. } => {}
+            Record::AttemptStarted { attempt, .. } => {
+                if let Some(stored) = self.attempts.get_mut(&attempt) {
+                    stored.started = true;
+                }
+            }
             Record::AttemptEnded { attempt, outcome, kept, .. } => {
                 if let Some(stored) = self.attempts.get_mut(&attempt) {
                     (stored.outcome, stored.kept) = (Some(outcome), kept);
@@ -248,6 +255,12 @@ impl Stored {
         Some(self.snapshot_of(group, job, None))
     }
 
+    /// What the row of a group asks for.
+    pub fn expanded(&self, job: JobId) -> ExpandedGroup {
+        let keys = self.keys.get(&job).cloned().unwrap_or_default();
+        ExpandedGroup { keys, base: self.bases.get(&job).cloned(), ..Default::default() }
+    }
+
     fn snapshot_of(
         &self,
         group: GroupId,
@@ -256,10 +269,7 @@ impl Stored {
     ) -> GroupSnapshot {
         GroupSnapshot {
             index: group.index,
-            expanded: ExpandedGroup {
-                keys: self.keys.get(&group.job).cloned().unwrap_or_default(),
-                ..Default::default()
-            },
+            expanded: self.expanded(group.job),
             closed,
             rollouts: self
                 .rollouts_of(group, job)

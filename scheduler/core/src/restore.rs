@@ -240,7 +240,7 @@ fn restore_rollout(now: Now, group: &mut Group, plan: &JobPlan, stored: &Rollout
             None => {
                 let (node, from) = (attempt.node.clone(), attempt.continue_from);
                 let place = Place::new(node, attempt.incarnation, from);
-                detail.place = Some(Place { base: attempt.base, ..place });
+                detail.place = Some(Place { base: attempt.base, started: attempt.started, ..place });
                 group.set_state(slot, StepState::Running);
             }
         }
@@ -307,7 +307,8 @@ fn live_sandboxes(job: &Job, group: &Group, stored: &RolloutSnapshot) -> Vec<(At
         let at = At { group: stored.rollout.group, slot: Slot { member, step } };
         let Some(attempt) = latest(step) else { continue };
         if attempt.outcome.is_none() {
-            found.push((at, attempt.clone(), Phase::Starting));
+            let phase = if attempt.started { Phase::Running } else { Phase::Starting };
+            found.push((at, attempt.clone(), phase));
         } else if attempt.kept && group.state(at.slot) == StepState::Succeeded {
             let next = job.plan.continuation(step).map(|step| Slot { member, step });
             let waits = next.is_some_and(|n| {

@@ -195,6 +195,21 @@ fn failed(failure: Failure, reward: Option<Reward>) -> RolloutEnd {
     }
 }
 
+/// Of a job without a grader: what drivers gave, as [`reward`] has it of graders. A driver need not give
+/// one.
+fn given(job: &Job, group: &Group, member: Member) -> Option<Reward> {
+    let plan = &job.plan;
+    let of = |step| Some((step, group.details.get(&member.slot(plan, step))?.reward.clone()?));
+    let sessions = plan.step_indices().filter(|&step| plan.step(step).kind == StepKind::Session);
+    let rewards: Vec<_> = sessions.filter_map(of).collect();
+    let ((_, last), earlier) = rewards.split_last()?;
+    let mut reward = last.clone();
+    let component =
+        |(step, reward): &(_, Reward)| (plan.step(*step).name.to_string(), f64::from(reward.value));
+    reward.components.extend(earlier.iter().map(component));
+    Some(reward)
+}
+
 /// The last grader's reward; those of earlier graders become components named by their step.
 fn reward(job: &Job, group: &Group, member: Member, zeroed: &[Slot]) -> Option<Reward> {
     let plan = &job.plan;
@@ -213,7 +228,7 @@ fn reward(job: &Job, group: &Group, member: Member, zeroed: &[Slot]) -> Option<R
         .filter(|&step| plan.step(step).kind == StepKind::Grader)
         .map(|step| member.slot(plan, step))
         .collect();
-    let (last, earlier) = graders.split_last()?;
+    let Some((last, earlier)) = graders.split_last() else { return given(job, group, member) };
     let mut reward = of(*last)?;
     for slot in earlier {
         let value = of(*slot)?.value;

@@ -103,6 +103,8 @@ pub struct AttemptSnapshot {
     pub incarnation: IncarnationId,
     pub continue_from: Option<AttemptId>,
     pub base: Option<CheckpointId>,
+    /// Its sandbox was ready.
+    pub started: bool,
     /// None while it is placed or running.
     pub outcome: Option<Box<Outcome>>,
     pub kept: bool,

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use rollout::checkpoint::{Checkpoint, CheckpointId};
 use rollout::failure::Failure;
 use rollout::outcome::Outcome;
-use rollout::plan::{Keep, Origin};
+use rollout::plan::{Keep, Origin, StepKind};
 use rollout::state::StepState;
 use rollout::{AttemptId, FailureCode, Millis};
 
@@ -40,12 +40,12 @@ impl Cluster {
         }
         let at = At::of(attempt);
         let Some(job) = self.jobs.get_mut(&at.group.job) else { return };
-        let plan = &job.plan.step(at.slot.step).checkpoint;
-        if plan.every.is_none() {
+        let step = job.plan.step(at.slot.step);
+        if step.checkpoint.every.is_none() && step.kind != StepKind::Session {
             // Nobody asked for it.
             return self.fence(fence, attempt, records);
         }
-        let keep = plan.keep;
+        let keep = step.checkpoint.keep;
         let Some(group) = job.groups.get_mut(&at.group.index) else { return };
         let detail = group.detail(at.slot);
         // An executor tells its last one again whenever it attaches.

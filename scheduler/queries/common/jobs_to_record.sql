@@ -2,3 +2,4 @@
 SELECT DISTINCT groups.job
 FROM groups JOIN jobs ON jobs.job = groups.job
 WHERE groups.sealed_at IS NULL AND groups.closed_seq IS NOT NULL AND jobs.finished_at IS NULL
+  AND jobs.kind = 'rollouts'

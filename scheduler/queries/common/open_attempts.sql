@@ -1,5 +1,5 @@
 SELECT group_index, sample, refill, step, attempt, generation, node, incarnation,
-    continue_step, continue_attempt, base, outcome, kept
+    continue_step, continue_attempt, base, started_at, outcome, kept
 FROM attempts
 WHERE job = $1 AND group_index IN (
     SELECT group_index FROM groups WHERE job = $1 AND sealed_at IS NULL AND $2 IS NULL

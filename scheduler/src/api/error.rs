@@ -105,6 +105,22 @@ codes! {
     CheckpointInUse "checkpoint_in_use" FailedPrecondition;
     /// What nobody needs is collected already.
     CollectionRuns "collection_runs" FailedPrecondition;
+    /// The sandbox has ended, or there never was one.
+    SandboxGone "sandbox_gone" NotFound;
+    /// The sandbox is not ready yet.
+    SandboxNotReady "sandbox_not_ready" Unavailable;
+    /// A sandbox that was asked for ended before it was ready.
+    SandboxNotStarted "sandbox_not_started" FailedPrecondition;
+    /// A sandbox that was asked for found no room, or was not ready, in its time.
+    SandboxStartTimeout "sandbox_start_timeout" DeadlineExceeded;
+    /// No node has so much, whatever else runs.
+    TooBigForYard "too_big_for_yard" FailedPrecondition;
+    /// Every node refused it for good.
+    RefusedByEveryNode "refused_by_every_node" FailedPrecondition;
+    /// The node of the sandbox cannot be reached.
+    NodeLost "node_lost" Unavailable;
+    /// Too many calls of sandboxes at once.
+    TooManySandboxCalls "too_many_sandbox_calls" ResourceExhausted;
     /// The scheduler is stopping.
     Stopping "stopping" Unavailable;
 }
@@ -138,7 +154,7 @@ impl ApiError {
     }
 
     /// Logged here, where it is handled: only what an operator should know.
-    pub(super) fn log(&self) {
+    pub(crate) fn log(&self) {
         if matches!(self.code, ApiCode::StoreFailed | ApiCode::StoreBusy) {
             tracing::warn!(code = self.code.as_str(), problem = self.message, "refused a request");
         } else {

@@ -36,7 +36,7 @@ pub(super) async fn list(
         "" => None,
         token => Some(parse_token(token).ok_or_else(page::bad_token)?),
     };
-    let rows = service.reads.jobs(before, request.unfinished_only, size).await?;
+    let rows = service.reads.jobs(before, request.unfinished_only, request.sandboxes_too, size).await?;
     let full = rows.len() == size as usize;
     let last = rows.last().filter(|_| full);
     let next_page_token = last.map(|row| format!("{}/{}", row.created_at.0, row.job)).unwrap_or_default();

@@ -22,6 +22,10 @@ pub(super) async fn retry(
     if !exists(service, job, of).await? {
         return Err(not_found());
     }
+    if service.reads.sandbox(job).await?.is_some() {
+        let message = format!("{job} is the sandbox of a client, which does not run again");
+        return Err(ApiError::new(ApiCode::RetryNothing, message).hint("create another"));
+    }
     let scope = RetryScope { all_failed: request.all_failed, cancelled: request.cancelled };
     let asked = serde_json::json!([request.target, request.all_failed, request.cancelled]).to_string();
     let (reply, answer) = oneshot::channel();

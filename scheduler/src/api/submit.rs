@@ -21,7 +21,7 @@ use crate::clock;
 use crate::inbox::{Input, Submission, SubmitRefused, Submitted};
 use crate::jobs::JobFacts;
 use crate::rows::{RowsError, TaskRows};
-use crate::store::{NewJob, StoredFile};
+use crate::store::{NewJob, NewSandbox, StoredFile};
 
 /// Bytes of a spec document.
 pub const DOCUMENT_BYTES_MAX: usize = 8 << 20;
@@ -72,6 +72,7 @@ pub(super) async fn submit(
         idempotency_key: request.idempotency_key.clone(),
         request_hash,
         files,
+        sandbox: None,
     };
     if !request.once
         && let Some(schedule) = plan.schedule.clone()
@@ -112,6 +113,8 @@ pub(crate) struct Asked {
     pub idempotency_key: String,
     pub request_hash: String,
     pub files: Vec<StoredFile>,
+    /// Of the sandbox of a client.
+    pub sandbox: Option<NewSandbox>,
 }
 
 /// A job with an id of its own, all its rows checked, and the images they name. None is pinned yet.
@@ -121,7 +124,11 @@ pub(crate) async fn new_job(
     asked: Asked,
 ) -> Result<(NewJob, JobFacts, BTreeSet<String>), ApiError> {
     let job = JobId::from_bits(rand::rng().random());
-    let table_root = table_root(&plan, job, &asked.table_root)?;
+    // Nothing of a sandbox is recorded.
+    let table_root = match asked.sandbox {
+        Some(_) => String::new(),
+        None => table_root(&plan, job, &asked.table_root)?,
+    };
     let document_bytes = asked.document.len();
     let (facts, groups_total, named) =
         rows(blobs.clone(), job, plan, table_root.clone(), &asked.files, document_bytes).await?;
@@ -138,6 +145,7 @@ pub(crate) async fn new_job(
         group_size: facts.plan.group.started(),
         created_at: clock::wall(),
         retain: facts.plan.output.retain,
+        sandbox: asked.sandbox,
         files: asked.files,
         images: Vec::new(),
     };
@@ -377,7 +385,8 @@ async fn rows(
             ApiError::new(ApiCode::JobTooLarge, message)
         })?;
         let (plan, images) = (Arc::new(plan), BTreeMap::new());
-        Ok((JobFacts { job, plan, table_root, files, images, rows, document_bytes }, groups, named))
+        let facts = JobFacts { job, plan, table_root, files, images, rows, base: None, document_bytes };
+        Ok((facts, groups, named))
     });
     checked.await.map_err(|error| panicked(&error))?
 }

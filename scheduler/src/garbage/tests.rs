@@ -151,6 +151,7 @@ impl World {
                 failed_workspaces: Millis(0),
                 ..RetainPlan::default()
             },
+            sandbox: None,
             images: Vec::new(),
             files: vec![StoredFile { path: "f".to_owned(), sha256: blob.clone(), size: 1 }],
         };

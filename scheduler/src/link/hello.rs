@@ -1,5 +1,7 @@
 //! Reports as the core takes them. Every refusal names the field.
 
+use std::net::SocketAddr;
+
 use super::About;
 use rollout::failure::Failure;
 use rollout::outcome::Outcome;
@@ -11,6 +13,8 @@ use rollout_wire::{HELD_ATTEMPTS_MAX, v1};
 use scheduler_core::Event;
 use scheduler_core::event::{Capacity, Fence, Held, HeldPhase, Measured, RefusalClass};
 
+/// The longest address at which a node serves sandboxes.
+const URL_BYTES_MAX: usize = 4096;
 /// Kinds of backend one node may offer.
 const BACKENDS_MAX: usize = 16;
 /// The longest name of an image in a report, in bytes.
@@ -61,8 +65,23 @@ pub(super) fn greeting(hello: &v1::Hello) -> Result<Greeting, WireError> {
         about: About {
             version: shown(&hello.version, TEXT_CHARS_MAX),
             backends: backends(&capacity.backends)?,
+            sandboxes_url: sandboxes_url(&hello.sandboxes_url)?,
         },
     })
+}
+
+/// Nothing, a socket of this machine, or a loopback address of it: nobody else is called.
+fn sandboxes_url(url: &str) -> Result<String, WireError> {
+    let is_socket = url.strip_prefix("unix:").is_some_and(|path| path.starts_with('/'));
+    let address = url.strip_prefix("http://").and_then(|address| address.parse::<SocketAddr>().ok());
+    let is_loopback = address.is_some_and(|address| address.ip().is_loopback());
+    if !url.is_empty() && !is_socket && !is_loopback || url.len() > URL_BYTES_MAX {
+        let problem = format!(
+            "`{url}` is not unix:/PATH and not http:// and a loopback address, of at most {URL_BYTES_MAX} bytes"
+        );
+        return Err(wrong("hello.sandboxes_url", problem));
+    }
+    Ok(url.to_owned())
 }
 
 fn backends(names: &[String]) -> Result<Vec<String>, WireError> {
@@ -213,7 +232,16 @@ mod tests {
             phase: 0,
         };
         type Break = Box<dyn Fn(&mut v1::Hello)>;
-        let cases: [(&str, Break); 6] = [
+        let url = |url: &'static str| Box::new(move |h: &mut v1::Hello| h.sandboxes_url = url.to_owned());
+        for good in ["unix:/run/sandboxes.sock", "http://127.0.0.1:9", "http://[::1]:9"] {
+            let mut hello = hello();
+            url(good)(&mut hello);
+            assert_eq!(greeting(&hello).unwrap().about.sandboxes_url, good);
+        }
+        let cases: [(&str, Break); 9] = [
+            ("hello.sandboxes_url", url("unix:sandboxes.sock")),
+            ("hello.sandboxes_url", url("http://192.0.2.1:9")),
+            ("hello.sandboxes_url", url("https://127.0.0.1:9")),
             ("hello.node", Box::new(|h| h.node = "../x".to_owned())),
             ("hello.incarnation", Box::new(|h| h.incarnation = "j0000000000001".to_owned())),
             ("hello.capacity", Box::new(|h| h.capacity = None)),

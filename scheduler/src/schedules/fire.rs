@@ -153,6 +153,7 @@ pub(crate) async fn scheduled_job(
         idempotency_key,
         request_hash: row.request_hash.clone(),
         files,
+        sandbox: None,
     };
     // Its images name themselves: none was registered by tag.
     let (job, facts, _) = new_job(blobs, plan, asked).await?;

@@ -18,6 +18,7 @@ use scheduler_core::config::BREAKER_WINDOW;
 use scheduler_core::record::{CheckpointKind, Hold, LeaseState, RolloutEnd};
 use serde_json::{Value, json};
 
+use super::sandboxes::JobKind;
 use super::schedules::{ScheduleChange, ScheduleWrites};
 
 /// A job as it is first stored.
@@ -37,9 +38,24 @@ pub struct NewJob {
     pub group_size: u32,
     pub created_at: Timestamp,
     pub retain: RetainPlan,
+    /// Of a job that is the sandbox of a client.
+    pub sandbox: Option<NewSandbox>,
     pub files: Vec<StoredFile>,
     /// Of its images, those whose references could come to mean something else.
     pub images: Vec<PinnedImage>,
+}
+
+/// What a sandbox of a client has beside its spec.
+#[derive(Debug, Clone, PartialEq)]
+pub struct NewSandbox {
+    pub image: String,
+    pub labels: BTreeMap<String, String>,
+    /// From its creation until it must be ready.
+    pub start_timeout: Millis,
+    /// From then until its end.
+    pub timeout: Millis,
+    /// What it starts with; none: the image as it is.
+    pub base: Option<Checkpoint>,
 }
 
 /// An image as the spec or a row names it, and by digest.
@@ -126,6 +142,7 @@ impl FromIterator<Value> for Sheet {
 #[derive(Debug, Default, PartialEq)]
 pub(super) struct Writes {
     pub new_jobs: Sheet,
+    pub sandboxes: Sheet,
     pub files: Sheet,
     pub images: Sheet,
     pub groups: Sheet,
@@ -198,6 +215,7 @@ impl Writes {
         }
         let mut writes = folding.writes();
         writes.new_jobs = batch.new_jobs.iter().map(new_job).collect();
+        writes.sandboxes = batch.new_jobs.iter().filter_map(sandbox).collect();
         writes.files = batch.new_jobs.iter().flat_map(files).collect();
         writes.images = batch.new_jobs.iter().flat_map(images).collect();
         writes.sealed = batch.sealed.iter().map(|g| json!([g.job.to_string(), g.index])).collect();
@@ -231,7 +249,15 @@ fn new_job(job: &NewJob) -> Value {
         job.created_at.0,
         micros(job.retain.checkpoints),
         micros(job.retain.failed_workspaces),
+        if job.sandbox.is_some() { JobKind::Sandbox } else { JobKind::Rollouts }.as_str(),
     ])
+}
+
+fn sandbox(job: &NewJob) -> Option<Value> {
+    let NewSandbox { image, labels, start_timeout, timeout, base } = job.sandbox.as_ref()?;
+    let base = base.as_ref().map(|base| hex::encode(to_wire::checkpoint(base).encode_to_vec()));
+    let labels = json!(labels).to_string();
+    Some(json!([job.job.to_string(), image, labels, micros(*start_timeout), micros(*timeout), base]))
 }
 
 fn micros(time: Millis) -> i64 {

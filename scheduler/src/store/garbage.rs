@@ -80,6 +80,17 @@ impl Reads {
         })
         .await?;
         {
+            let mut bases = sqlx::query(statement!("common/rooted_bases")).fetch(&mut *books);
+            while let Some(row) =
+                bases.try_next().await.map_err(failed("reading what sandboxes start with"))?
+            {
+                let job = row::text(&row, "sandboxes", "job", &"any")?.to_owned();
+                for layer in row::checkpoint(&row, "sandboxes", &job)?.layers {
+                    named(&layer.blob, Root::Checkpoint);
+                }
+            }
+        }
+        {
             let mut results = sqlx::query(statement!("common/rooted_results")).bind(now.0).fetch(&mut *books);
             while let Some(row) = results.try_next().await.map_err(failed("reading shared results"))? {
                 let key = row::text(&row, "results", "result_key", &"any")?.to_owned();

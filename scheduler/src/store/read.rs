@@ -16,6 +16,7 @@ use serde_json::json;
 use sqlx::sqlite::SqliteRow;
 
 use super::fold::{StoredFile, lease_word};
+use super::sandboxes::JobKind;
 use super::{Reads, failed, row, statement};
 use crate::error::Error;
 
@@ -23,6 +24,7 @@ use crate::error::Error;
 #[derive(Debug, Clone)]
 pub struct JobRow {
     pub job: JobId,
+    pub kind: JobKind,
     pub name: String,
     pub spec_hash: String,
     pub table_root: String,
@@ -154,6 +156,7 @@ fn job_row(row: &SqliteRow) -> Result<JobRow, Error> {
     let text = |column| row::text(row, "jobs", column, &job).map(str::to_owned);
     Ok(JobRow {
         job,
+        kind: row::word("jobs", "kind", &job, &text("kind")?, &JobKind::ALL, JobKind::as_str)?,
         name: text("name")?,
         spec_hash: text("spec_hash")?,
         table_root: text("table_root")?,
@@ -246,17 +249,20 @@ impl Reads {
         rows.map_err(failed("listing unfinished jobs"))?.iter().map(job_row).collect()
     }
 
-    /// Newest first, those older than `before`.
+    /// Newest first, those older than `before`; `sandboxes_too`: those of clients as well.
     pub async fn jobs(
         &self,
         before: Option<(Timestamp, JobId)>,
         unfinished_only: bool,
+        sandboxes_too: bool,
         limit: u32,
     ) -> Result<Vec<JobRow>, Error> {
         let (created_at, job) = before.map_or((i64::MAX, String::new()), |(at, job)| (at.0, job.to_string()));
-        let text = match unfinished_only {
-            true => statement!("common/list_unfinished_jobs"),
-            false => statement!("common/list_jobs"),
+        let text = match (unfinished_only, sandboxes_too) {
+            (true, false) => statement!("common/list_unfinished_jobs"),
+            (false, false) => statement!("common/list_jobs"),
+            (true, true) => statement!("common/list_all_unfinished_jobs"),
+            (false, true) => statement!("common/list_all_jobs"),
         };
         let rows = sqlx::query(text).bind(created_at).bind(job).bind(limit).fetch_all(&self.pool).await;
         rows.map_err(failed("listing jobs"))?.iter().map(job_row).collect()

@@ -313,6 +313,7 @@ fn attempt(row: &SqliteRow, rollout: RolloutId) -> Result<AttemptSnapshot, Error
         incarnation: row::parsed(row, "attempts", "incarnation", &attempt)?,
         continue_from,
         base: row::base(row, &attempt)?,
+        started: number("started_at")?.is_some(),
         outcome: row::outcome(row, &attempt)?,
         kept: row::signed(row, "attempts", "kept", &attempt)? != 0,
     })

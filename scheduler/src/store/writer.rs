@@ -193,8 +193,9 @@ async fn write(
     }
     use Rows::{Any, Each};
     let schedules = &writes.schedules;
-    let statements: [(&'static str, &'static str, &Sheet, Rows); 40] = [
+    let statements: [(&'static str, &'static str, &Sheet, Rows); 41] = [
         ("storing jobs", statement!("sqlite/insert_jobs"), &writes.new_jobs, Each),
+        ("storing sandboxes", statement!("sqlite/insert_sandboxes"), &writes.sandboxes, Each),
         ("storing client files", statement!("sqlite/insert_files"), &writes.files, Each),
         ("storing images", statement!("sqlite/insert_images"), &writes.images, Each),
         ("admitting groups", statement!("sqlite/insert_groups"), &writes.groups, Each),

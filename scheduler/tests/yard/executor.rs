@@ -34,12 +34,18 @@ pub struct Seen {
     pub forgotten: Vec<String>,
     /// Blobs of layers to start from that were not there.
     pub missing: Vec<String>,
+    /// Layers that each attempt was to start from.
+    pub bases: BTreeMap<String, Vec<String>>,
+    /// Steps as they were sent.
+    pub steps: BTreeMap<String, v1::Step>,
     /// Started, and told to hold.
     pub running: BTreeMap<(String, u64), v1::AttemptRef>,
 }
 
 pub struct Executor {
     pub seen: Arc<Mutex<Seen>>,
+    /// Ends what is held: the attempt by its text, and its reward.
+    pub finish: mpsc::UnboundedSender<(String, Option<f32>)>,
     task: JoinHandle<()>,
 }
 
@@ -59,6 +65,8 @@ pub struct Behaviour {
     pub forgets: usize,
     /// What the node offers.
     pub sandboxes: u32,
+    /// Where it serves calls of sandboxes.
+    pub sandboxes_url: String,
     /// Every end is told a second time, as a failure.
     pub twice: bool,
     /// What every step prints beside its greeting.
@@ -77,6 +85,7 @@ impl Default for Behaviour {
             forgets: 0,
             stdout_bytes: 0,
             sandboxes: 64,
+            sandboxes_url: String::new(),
             twice: false,
         }
     }
@@ -92,8 +101,10 @@ impl Executor {
     pub fn attach(yard: &Yard, behaviour: Behaviour) -> Self {
         let seen = Arc::new(Mutex::new(Seen::default()));
         let incarnation = IncarnationId::from_bits(rand::random());
-        let life = Life { socket: yard.socket(), incarnation, behaviour, seen: seen.clone() };
-        Self { seen, task: tokio::spawn(life.run()) }
+        let (finish, finished) = mpsc::unbounded_channel();
+        let finished = tokio::sync::Mutex::new(finished);
+        let life = Life { socket: yard.socket(), incarnation, behaviour, seen: seen.clone(), finished };
+        Self { seen, finish, task: tokio::spawn(life.run()) }
     }
 }
 
@@ -102,6 +113,7 @@ struct Life {
     incarnation: IncarnationId,
     behaviour: Behaviour,
     seen: Arc<Mutex<Seen>>,
+    finished: tokio::sync::Mutex<mpsc::UnboundedReceiver<(String, Option<f32>)>>,
 }
 
 fn key(attempt: &v1::AttemptRef) -> String {
@@ -131,6 +143,7 @@ impl Life {
         }
         let mut beats = tokio::time::interval(self.behaviour.heartbeat);
         let mut lists = tokio::time::interval(self.behaviour.held.unwrap_or(Duration::from_secs(3600)));
+        let mut finished = self.finished.lock().await;
         let mut sequence = 0;
         let mut blobs = None;
         loop {
@@ -142,6 +155,17 @@ impl Life {
                 }
                 _ = lists.tick(), if self.behaviour.held.is_some() => {
                     send(Report::Held(v1::Held { held: self.held() }))?;
+                    continue;
+                }
+                Some((attempt, reward)) = finished.recv() => {
+                    let held = {
+                        let mut seen = self.seen.lock().unwrap();
+                        let held = seen.running.keys().find(|(key, _)| *key == attempt).cloned();
+                        held.map(|held| (held.1, seen.running.remove(&held).expect("it is held")))
+                    };
+                    let (generation, attempt) = held.expect("it runs");
+                    let reward = reward.map(|value| v1::Reward { value, components: Vec::new() });
+                    send(Report::Ended(self.ended(attempt, generation, None, reward, Vec::new())))?;
                     continue;
                 }
                 batch = commands.message() => batch?,
@@ -199,7 +223,7 @@ impl Life {
             }),
             held: self.held(),
             version: "fake/1".to_owned(),
-            sandboxes_url: String::new(),
+            sandboxes_url: self.behaviour.sandboxes_url.clone(),
         }
     }
 
@@ -235,6 +259,9 @@ impl Life {
             }
             *seen.runs.entry(held.0.clone()).or_default() += 1;
             seen.inputs.insert(attempt.step, start.inputs.clone());
+            let layers = start.base.iter().flat_map(|base| &base.layers);
+            seen.bases.insert(held.0.clone(), layers.map(|layer| layer.blob_sha256.clone()).collect());
+            seen.steps.insert(held.0.clone(), step.clone());
         }
         let started = Report::Started(v1::AttemptStarted {
             attempt: Some(attempt.clone()),

@@ -37,12 +37,12 @@ fn forks(yard: &Yard, key: &str, retain: &str) -> v1::SubmitRequest {
     }
 }
 
-fn blobs(yard: &Yard) -> BlobStore {
+pub fn blobs(yard: &Yard) -> BlobStore {
     BlobStore::open_existing(&format!("file://{}/data/blobs", yard.dir.display())).unwrap()
 }
 
 /// As if everything had been stored hours ago.
-async fn age(store: &BlobStore) {
+pub async fn age(store: &BlobStore) {
     for shelf in 0..=u8::MAX {
         for blob in store.list(shelf).await.unwrap() {
             backdate(store, blob.digest.as_str());
@@ -58,7 +58,7 @@ fn backdate(store: &BlobStore, sha256: &str) {
     }
 }
 
-fn collect(dry_run: bool) -> v1::CollectGarbageRequest {
+pub fn collect(dry_run: bool) -> v1::CollectGarbageRequest {
     v1::CollectGarbageRequest { dry_run, grace_ms: Some(3_600_000) }
 }
 

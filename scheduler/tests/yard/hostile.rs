@@ -55,7 +55,7 @@ async fn hostile_text_in_any_field_is_refused_by_a_code_and_safe_to_print() {
         check("watch", client.watch(job()).await.err());
         let cancel = v1::CancelRequest { job: text.clone(), reason: text.clone() };
         check("cancel", client.cancel(cancel).await.err());
-        let list = v1::ListRequest { page_size: 1, page_token: text.clone(), unfinished_only: false };
+        let list = v1::ListRequest { page_size: 1, page_token: text.clone(), ..v1::ListRequest::default() };
         check("list", client.list(list).await.err());
         let list = v1::ListRolloutsRequest { job: text.clone(), page_size: 1, page_token: text.clone() };
         check("list_rollouts", client.list_rollouts(list).await.err());
@@ -184,7 +184,7 @@ async fn pages_take_only_their_own_tokens_and_sizes_within_the_bound() {
     let list = |page_size, page_token: &str| v1::ListRequest {
         page_size,
         page_token: page_token.to_owned(),
-        unfinished_only: false,
+        ..v1::ListRequest::default()
     };
     let rollouts = |job: &str, page_size, page_token: &str| v1::ListRolloutsRequest {
         job: job.to_owned(),

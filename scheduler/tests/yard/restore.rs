@@ -146,6 +146,7 @@ impl World {
             group_size: plan.group.started(),
             created_at,
             retain: plan.output.retain,
+            sandbox: None,
             files: Vec::new(),
             images: Vec::new(),
         };

@@ -134,7 +134,7 @@ fn greeting(submitted: &Submitted) -> String {
 
 /// A yard runs all its unfinished jobs, those of earlier commands too: not in silence.
 async fn say_company(context: &Context, client: &Client, job: &str) -> Result<(), Error> {
-    let request = ListRequest { page_size: COMPANY_MAX, page_token: String::new(), unfinished_only: true };
+    let request = ListRequest { page_size: COMPANY_MAX, unfinished_only: true, ..ListRequest::default() };
     let reply = client.done(client.jobs().list(request).await)?;
     let others: Vec<String> = reply
         .jobs

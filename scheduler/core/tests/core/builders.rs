@@ -10,7 +10,7 @@ use rollout::plan::*;
 use rollout::quantity::{Limit, Request};
 use rollout::result_key::ResultKey;
 use rollout::*;
-use scheduler_core::event::{Capacity, ExpandedGroup, Fence, RefusalClass, StepKeys};
+use scheduler_core::event::{Capacity, Fence, RefusalClass, StepKeys};
 use scheduler_core::model::Stored;
 use scheduler_core::snapshot::AttemptSnapshot;
 use scheduler_core::{Cluster, Command, Config, Event, Now, Record};
@@ -176,6 +176,20 @@ pub fn outcome(code: Option<FailureCode>, reward: Option<f32>) -> Box<Outcome> {
     })
 }
 
+/// A session step; `takes_reward` as where the job has no grader.
+pub fn session(name: &str, needs: &[u8], takes_reward: bool) -> StepPlan {
+    let idle_timeout = Millis(60_000);
+    let session = SessionPlan { idle_timeout, max_actions: Some(5), takes_reward, unclaimed: false };
+    StepPlan { work: WorkPlan::Session(session), ..step(name, StepKind::Session, needs) }
+}
+
+/// Something is set up, and a driver goes on in its sandbox.
+pub fn driven(size: u32) -> JobPlan {
+    let mut talk = session("talk", &[0], true);
+    talk.origin = Origin::Live(StepIndex(0));
+    plan(size, vec![step("setup", StepKind::Run, &[]), talk])
+}
+
 /// The workspace an attempt leaves: no other attempt leaves the same.
 pub fn workspace_of(attempt: AttemptId) -> Checkpoint {
     let name = Checkpoint { image: attempt.to_string(), layers: vec![] }.id().to_string();
@@ -263,8 +277,7 @@ impl Yard {
             let mut again = plan.wake_at == Some(self.now.boot);
             for command in plan.commands {
                 if let Command::Expand { job, first, count } = command {
-                    let keys = self.stored.keys[&job].clone();
-                    let groups = vec![ExpandedGroup { keys, ..Default::default() }; count as usize];
+                    let groups = vec![self.stored.expanded(job); count as usize];
                     let event = Event::GroupsExpanded { job, first, groups };
                     self.records.extend(self.cluster.apply(self.now, event));
                     again = true;

@@ -13,4 +13,5 @@ mod random;
 mod refills;
 mod retries;
 mod rules;
+mod sessions;
 mod workspaces;

@@ -5,11 +5,13 @@
 //! `SEED=n` replays one run; `SEEDS=n` runs that many.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
-use rollout::checkpoint::CheckpointId;
+use rollout::checkpoint::{Checkpoint, CheckpointId};
 use rollout::plan::{CheckpointPlan, JobPlan, Keep, OnIncomplete, Origin, Per, StepKind};
 use rollout::{
     AttemptId, Domain, FailureCode, Generation, GroupId, IncarnationId, JobId, Millis, NodeId, RolloutId,
+    StepIndex,
 };
 use scheduler_core::counts::NodeUse;
 use scheduler_core::event::{Fence, Held, HeldPhase, Measured, RefusalClass};
@@ -82,9 +84,15 @@ fn reporter(event: &Event) -> Option<&NodeId> {
     }
 }
 
-const JOBS: u64 = 8;
+/// What a job was given to start from.
+fn given() -> Checkpoint {
+    let rollout = RolloutId { group: JOB_GROUP, sample: 7, refill: 7 };
+    workspace_of(AttemptId { rollout, step: StepIndex(7), attempt: 7 })
+}
 
-fn plans() -> [JobPlan; 8] {
+const JOBS: u64 = 9;
+
+fn plans() -> [JobPlan; 9] {
     let only = plan(1, vec![step("only", StepKind::Run, &[])]);
     let mut forked = forked(3);
     forked.steps[1].checkpoint = CheckpointPlan { every: Some(Millis(1)), ..CheckpointPlan::default() };
@@ -97,7 +105,9 @@ fn plans() -> [JobPlan; 8] {
     saved.steps[1].checkpoint.keep = Keep::Newest(2);
     let mut keyed_refilled = keyed(2);
     keyed_refilled.group.on_incomplete = OnIncomplete::Refill;
-    [graded(3), chained(2), only, forked, saved, keyed_refilled, keyed(2), keyed_member(2)]
+    let mut driven = driven(2);
+    driven.group.on_incomplete = OnIncomplete::Refill;
+    [graded(3), chained(2), only, forked, saved, keyed_refilled, keyed(2), keyed_member(2), driven]
 }
 
 struct World {
@@ -139,6 +149,9 @@ impl World {
             let groups = 1 + u32::try_from(world.random.below(3)).unwrap();
             let job = JobId::from_bits(n as u64 + 1);
             world.plans.insert(job, plan.clone());
+            if plan.steps.iter().any(|step| step.kind == StepKind::Session) {
+                world.yard.stored.bases.insert(job, Arc::new(given()));
+            }
             world.yard.submit(job, plan, groups);
             world.obey();
         }
@@ -302,7 +315,8 @@ impl World {
         if let Some(base) = base {
             let left = stored.checkpoints.values().any(|c| c.checkpoint.id() == base);
             let found = stored.found.values().any(|checkpoint| checkpoint.id() == base);
-            assert!(left || found, "{attempt} starts from a checkpoint that is gone");
+            let given = stored.bases.values().any(|checkpoint| checkpoint.id() == base);
+            assert!(left || found || given, "{attempt} starts from a checkpoint that is gone");
         }
     }
 
@@ -345,13 +359,15 @@ impl World {
         running.retain(|(_, attempt)| !faults || attempt.rollout.sample != 1 || attempt.step.0 != 0);
         let Some((id, attempt)) = self.random.pick(&running) else { return };
         let step = self.plans[&attempt.rollout.group.job].step(attempt.step);
-        let (last, saves) = (step.kind == StepKind::Grader, step.checkpoint.every.is_some());
+        let last = matches!(step.kind, StepKind::Grader | StepKind::Session);
+        let saves = step.checkpoint.every.is_some() || step.kind == StepKind::Session;
         if saves && self.random.chance(40) {
             return self.save(&id, attempt);
         }
         let code = match self.random.below(if faults { 10 } else { 1 }) {
             1 => Some(FailureCode::StartFailed),
             2 => Some(FailureCode::AgentExit),
+            3 if step.kind == StepKind::Session => Some(FailureCode::DriverLost),
             3 if last => Some(FailureCode::RewardBad),
             4 => Some(FailureCode::StepExit),
             5 => Some(FailureCode::AgentTimeout),

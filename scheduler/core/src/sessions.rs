@@ -1,0 +1,101 @@
+//! Sessions that run, for those who look for one: who holds which is known to the nodes alone.
+
+use rollout::plan::StepKind;
+use rollout::{GroupId, JobId, NodeId, RolloutId, StepIndex};
+
+use crate::cluster::Cluster;
+use crate::group::{Group, Place};
+use crate::job::Job;
+use crate::member::{At, Slot};
+
+/// A session whose sandbox is ready.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LiveSession {
+    pub rollout: RolloutId,
+    pub step: StepIndex,
+    pub attempt: u32,
+    pub node: NodeId,
+}
+
+/// Where a step of a rollout is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Whereabouts {
+    /// It waits for its needs, for room, or for its next try.
+    Waits,
+    /// Its sandbox is being made there.
+    Starts(NodeId),
+    Runs(NodeId),
+    /// It has ended, or there is no such step.
+    Over,
+}
+
+impl Cluster {
+    /// The sessions of a job that run, in the order of its groups. Of sandboxes that clients created:
+    /// none, as nobody looks for those.
+    pub fn live_sessions(&self, job: JobId) -> Vec<LiveSession> {
+        let Some(job) = self.jobs.get(&job).filter(|job| !job.plan.is_sandbox()) else { return Vec::new() };
+        let groups = job.groups.iter();
+        groups.flat_map(|(&index, group)| live_in(job, job.group_id(index), group)).collect()
+    }
+
+    /// Whether the job is the sandbox of a client.
+    pub fn is_sandbox(&self, job: JobId) -> bool {
+        self.jobs.get(&job).is_some_and(|job| job.plan.is_sandbox())
+    }
+
+    /// Whether a session of the job runs or may yet begin.
+    pub fn has_sessions_left(&self, job: JobId) -> bool {
+        let Some(job) = self.jobs.get(&job).filter(|job| job.cancel.is_none()) else { return false };
+        let sessions =
+            || job.plan.step_indices().filter(|&step| job.plan.step(step).kind == StepKind::Session);
+        if sessions().next().is_none() {
+            return false;
+        }
+        let mut groups = job.groups.values();
+        job.next_group < job.groups_total
+            || !job.retries.is_empty()
+            || groups.any(|group| {
+                let mut slots =
+                    group.members().flat_map(|member| sessions().map(move |step| Slot { member, step }));
+                group.owed > 0 || slots.any(|slot| !group.state(slot).is_final())
+            })
+    }
+
+    /// Where a step runs that runs once a rollout.
+    pub fn whereabouts(&self, rollout: RolloutId, step: StepIndex) -> Whereabouts {
+        let at = At::of(rollout::AttemptId { rollout, step, attempt: 0 });
+        let job = self.jobs.get(&at.group.job);
+        let Some(job) = job else { return Whereabouts::Over };
+        let Some(group) = job.groups.get(&at.group.index) else {
+            // Its group is not admitted yet.
+            let waits = at.group.index >= job.next_group && at.group.index < job.groups_total;
+            return if waits { Whereabouts::Waits } else { Whereabouts::Over };
+        };
+        if !group.holds(at.slot) || group.state(at.slot).is_final() {
+            return Whereabouts::Over;
+        }
+        match place(group, at.slot) {
+            None => Whereabouts::Waits,
+            Some(Place { node, started: false, .. }) => Whereabouts::Starts(node.clone()),
+            Some(Place { node, .. }) => Whereabouts::Runs(node.clone()),
+        }
+    }
+}
+
+fn place(group: &Group, slot: Slot) -> Option<&Place> {
+    group.details.get(&slot)?.place.as_ref()
+}
+
+fn live_in<'a>(job: &'a Job, id: GroupId, group: &'a Group) -> impl Iterator<Item = LiveSession> + 'a {
+    group.details.iter().filter_map(move |(&slot, detail)| {
+        let is_session = job.plan.step(slot.step).kind == StepKind::Session;
+        let place = detail.place.as_ref().filter(|place| is_session && place.started)?;
+        let attempt = detail.attempts.checked_sub(1)?;
+        Some(LiveSession {
+            rollout: slot.member.in_group(id),
+            step: slot.step,
+            attempt,
+            node: place.node.clone(),
+        })
+    })
+}

@@ -1,0 +1,9 @@
+SELECT
+    j.job, j.state, j.reason, j.created_at, j.finished_at, s.image, s.labels, s.start_timeout, s.timeout,
+    a.node, a.started_at, r.failure_domain, r.failure_code, r.failure_message
+FROM jobs AS j
+JOIN sandboxes AS s ON s.job = j.job
+LEFT JOIN attempts AS a
+    ON a.job = j.job AND a.group_index = 0 AND a.sample = 0 AND a.refill = 0 AND a.step = 0 AND a.attempt = 0
+LEFT JOIN rollouts AS r ON r.job = j.job AND r.group_index = 0 AND r.sample = 0 AND r.refill = 0
+WHERE j.job = $1

@@ -1,0 +1,138 @@
+//! Sandboxes as clients see them.
+
+use rollout::outcome::Outcome;
+use rollout::plan::Field;
+use rollout::state::JobState;
+use rollout::{FailureCode, JobId, Millis, SandboxId, StepIndex, Timestamp};
+use rollout_wire::{to_wire, v1};
+use scheduler_core::sessions::Whereabouts;
+
+use super::{Refused, SandboxesService, check_labels, sandbox_id};
+use crate::api::{ApiCode, ApiError, page};
+use crate::jobs::JobFacts;
+use crate::store::{SandboxRow, only_rollout};
+
+const ENDED: &str = "ended";
+
+pub(super) async fn get(
+    service: &SandboxesService,
+    request: v1::GetSandboxRequest,
+) -> Result<v1::Sandbox, Refused> {
+    let id = sandbox_id(&request.sandbox)?;
+    let job = id.rollout.group.job;
+    if let Some(row) = service.jobs.reads.sandbox(job).await? {
+        if id.rollout != only_rollout(job) || id.step != StepIndex(0) {
+            return Err(ApiError::not_found("sandbox", &request.sandbox).into());
+        }
+        return Ok(message(&row, false));
+    }
+    Ok(session(service, id, &request.sandbox).await?)
+}
+
+pub(super) async fn list(
+    service: &SandboxesService,
+    request: v1::ListSandboxesRequest,
+) -> Result<v1::ListSandboxesReply, Refused> {
+    let size = page::size(request.page_size)?;
+    check_labels(&request.labels)?;
+    let before = match request.page_token.as_str() {
+        "" => None,
+        token => Some(behind(token).ok_or_else(page::bad_token)?),
+    };
+    let rows = service.jobs.reads.sandboxes(&request.labels, request.ended_too, before, size).await?;
+    let last = rows.last().filter(|_| rows.len() == size as usize);
+    let next_page_token = last.map(|row| format!("{}/{}", row.created_at.0, row.job)).unwrap_or_default();
+    let sandboxes = rows.iter().map(|row| message(row, false)).collect();
+    Ok(v1::ListSandboxesReply { sandboxes, next_page_token })
+}
+
+fn behind(token: &str) -> Option<(Timestamp, JobId)> {
+    let (at, job) = token.split_once('/')?;
+    Some((Timestamp(at.parse().ok()?), job.parse().ok()?))
+}
+
+pub(super) fn name(row: &SandboxRow) -> String {
+    SandboxId { rollout: row.rollout(), step: StepIndex(0), node: row.node.clone() }.to_string()
+}
+
+pub(super) fn message(row: &SandboxRow, adopted: bool) -> v1::Sandbox {
+    let state = match row {
+        SandboxRow { state: JobState::Finished | JobState::Cancelled, .. } => ENDED,
+        SandboxRow { started_at: Some(_), .. } => "running",
+        SandboxRow { node: Some(_), .. } => "starting",
+        _ => "waiting",
+    };
+    let failure = row.failure.as_ref().filter(|failure| failure.code != FailureCode::Cancelled);
+    v1::Sandbox {
+        id: name(row),
+        state: state.to_owned(),
+        node: row.node.as_ref().map(|node| node.to_string()).unwrap_or_default(),
+        image: row.image.clone(),
+        labels: row.labels.clone(),
+        created_at_us: row.created_at.0,
+        started_at_us: row.started_at.map(|at| at.0),
+        expires_at_us: row.started_at.map(|at| after(at, row.timeout)),
+        failure: failure.map(to_wire::failure),
+        adopted,
+        job: row.job.to_string(),
+    }
+}
+
+fn after(at: Timestamp, time: Millis) -> i64 {
+    at.0.saturating_add(i64::try_from(time.0.saturating_mul(1_000)).unwrap_or(i64::MAX))
+}
+
+/// The sandbox of a session step of a job: of its last try.
+async fn session(service: &SandboxesService, id: SandboxId, text: &str) -> Result<v1::Sandbox, ApiError> {
+    let none = || ApiError::not_found("sandbox", text);
+    let (job, step) = (id.rollout.group.job, id.step);
+    let facts = service.jobs.jobs.get(job).await?.ok_or_else(none)?;
+    let planned = facts.plan.steps.get(usize::from(step.0)).filter(|step| step.work.session().is_some());
+    let planned = planned.ok_or_else(none)?;
+    let row = service.jobs.reads.rollout_row(id.rollout).await?.ok_or_else(none)?;
+    let attempts = service.jobs.reads.attempts(id.rollout).await?;
+    let last = attempts.iter().rfind(|attempt| attempt.attempt.step == step);
+    let whereabouts = whereabouts(service, &id).await?;
+    let outcome = last.and_then(|last| last.outcome.as_deref());
+    let state = match whereabouts {
+        Whereabouts::Over => ENDED,
+        Whereabouts::Waits => "waiting",
+        Whereabouts::Starts(_) => "starting",
+        Whereabouts::Runs(_) => "running",
+    };
+    let node = last.map(|last| last.node.clone());
+    let timeout = match planned.timeout {
+        Field::Fixed(timeout) => Some(timeout),
+        Field::PerRow(_) => None,
+    };
+    let started_at = last.and_then(|last| last.started_at);
+    let failure = outcome.and_then(|outcome: &Outcome| outcome.failure.as_ref()).filter(|_| state == ENDED);
+    Ok(v1::Sandbox {
+        state: state.to_owned(),
+        node: node.as_ref().map(|node| node.to_string()).unwrap_or_default(),
+        image: image(&facts, &planned.image.to_string()),
+        labels: facts.plan.labels.clone(),
+        created_at_us: row.created_at.0,
+        started_at_us: started_at.map(|at| at.0),
+        expires_at_us: started_at.zip(timeout).map(|(at, timeout)| after(at, timeout)),
+        failure: failure.map(to_wire::failure),
+        adopted: false,
+        job: job.to_string(),
+        id: SandboxId { node, ..id }.to_string(),
+    })
+}
+
+/// As it was pinned.
+fn image(facts: &JobFacts, text: &str) -> String {
+    facts.images.get(text).map_or_else(|| text.to_owned(), Clone::clone)
+}
+
+/// Where the sandbox is, by the books.
+pub(crate) async fn whereabouts(service: &SandboxesService, id: &SandboxId) -> Result<Whereabouts, ApiError> {
+    let (rollout, step) = (id.rollout, id.step);
+    let answer = service.jobs.ask(move |cluster, _| cluster.whereabouts(rollout, step)).await?;
+    answer.ok_or_else(|| {
+        ApiError::new(ApiCode::StoreBusy, "the store takes no writes, so where the sandbox is cannot be told")
+            .hint("name the sandbox with its node, or try again")
+    })
+}

@@ -1,0 +1,151 @@
+//! Calls that concern a live sandbox, passed on to the node that holds it.
+//!
+//! What goes on is what came: the frames of both directions, one after the other, with the headers, the
+//! deadline and the trailers. Nothing is kept of them: a side that takes nothing more stops the other by
+//! the flow control of its connection, and a call that breaks off on one side breaks off on the other.
+//! Only the name of the sandbox is read, which every first message has in its first field.
+
+mod body;
+mod channels;
+mod first;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use rollout::{NodeId, SandboxId};
+use rollout_wire::v1::sandboxes_server;
+use scheduler_core::sessions::Whereabouts;
+use tokio::sync::Semaphore;
+use tonic::Status;
+use tonic::body::Body;
+use tonic::codegen::http::{Request, Response};
+use tower::ServiceExt as _;
+
+pub(crate) use channels::Channels;
+
+use crate::api::{ApiCode, ApiError, SandboxesService, whereabouts};
+use body::{Again, Answer};
+use first::{FirstError, Place};
+
+/// Calls under way to nodes at once.
+pub const FORWARDED_CALLS_MAX: u32 = 4_096;
+
+/// The calls that nodes answer, and where the first message of each has the name.
+const CALLS: [(&str, Place); 15] = [
+    ("Renew", Place::Message),
+    ("Finish", Place::Message),
+    ("Act", Place::Message),
+    ("ListActions", Place::Message),
+    ("Exec", Place::Start),
+    ("ReadFile", Place::Message),
+    ("WriteFile", Place::Start),
+    ("ListFiles", Place::Message),
+    ("StatFile", Place::Message),
+    ("MakeDir", Place::Message),
+    ("RemoveFile", Place::Message),
+    ("Forward", Place::Start),
+    ("Pause", Place::Message),
+    ("Resume", Place::Message),
+    ("TakeCheckpoint", Place::Message),
+];
+
+/// Cheap to clone.
+#[derive(Debug, Clone)]
+pub(crate) struct Forwards {
+    service: SandboxesService,
+    places: Arc<Semaphore>,
+    /// How long the first message may take to come.
+    stall: Duration,
+}
+
+impl Forwards {
+    pub(crate) fn new(service: SandboxesService, stall: Duration) -> Self {
+        Self { service, places: Arc::new(Semaphore::new(FORWARDED_CALLS_MAX as usize)), stall }
+    }
+
+    /// Whether nodes answer this call.
+    pub(crate) fn takes(service: &str, method: &str) -> bool {
+        service == sandboxes_server::SERVICE_NAME && place(method).is_some()
+    }
+
+    pub(crate) async fn call(self, method: &str, request: Request<Body>) -> Response<Body> {
+        match self.forward(method, request).await {
+            Ok(response) => response,
+            Err(status) => status.into_http(),
+        }
+    }
+
+    async fn forward(self, method: &str, request: Request<Body>) -> Result<Response<Body>, Status> {
+        let refused = |error: ApiError| {
+            error.log();
+            Status::from(error)
+        };
+        let place = place(method).ok_or_else(|| Status::unimplemented("no such call"))?;
+        let turn = self.places.clone().try_acquire_owned().map_err(|_| {
+            let message = format!(
+                "{FORWARDED_CALLS_MAX} calls of sandboxes are under way (FORWARDED_CALLS_MAX), the most at once"
+            );
+            let error = ApiError::new(ApiCode::TooManySandboxCalls, message);
+            refused(error.hint("try again when some have ended"))
+        })?;
+        let (head, mut body) = request.into_parts();
+        let first = tokio::time::timeout(self.stall, first::read(&mut body, place)).await;
+        let first = match first {
+            Ok(Ok(first)) => first,
+            Ok(Err(FirstError::Broken(status))) => return Err(status),
+            Ok(Err(error)) => return Err(refused(ApiError::new(ApiCode::BadMessage, error.to_string()))),
+            Err(_) => {
+                let message = format!("no first message came within {} s", self.stall.as_secs_f64());
+                return Err(refused(ApiError::new(ApiCode::ClientTooSlow, message)));
+            }
+        };
+        let id: SandboxId =
+            first.sandbox.parse().map_err(|_| refused(ApiError::not_found("sandbox", &first.sandbox)))?;
+        let node = node_of(&self.service, &id).await.map_err(refused)?;
+        let channel = self.service.channels.to(&node).map_err(refused)?;
+        let request = Request::from_parts(head, Body::new(Again::new(first.frames, body)));
+        match channel.oneshot(request).await {
+            Ok(response) => Ok(response.map(|body| Body::new(Answer::new(body, node, turn)))),
+            Err(error) => {
+                let status = Status::from_error(Box::new(error));
+                // The deadline of the caller, and not the node.
+                if matches!(status.code(), tonic::Code::Cancelled | tonic::Code::DeadlineExceeded) {
+                    return Err(status);
+                }
+                Err(refused(gone(&self.service, &id, &node, status.message()).await))
+            }
+        }
+    }
+}
+
+fn place(method: &str) -> Option<Place> {
+    CALLS.iter().find(|(name, _)| *name == method).map(|(_, place)| *place)
+}
+
+/// The node of a sandbox: as its name says, or by the books.
+pub(crate) async fn node_of(service: &SandboxesService, id: &SandboxId) -> Result<NodeId, ApiError> {
+    if let Some(node) = &id.node {
+        return Ok(node.clone());
+    }
+    match whereabouts(service, id).await? {
+        Whereabouts::Runs(node) => Ok(node),
+        Whereabouts::Waits | Whereabouts::Starts(_) => {
+            Err(ApiError::new(ApiCode::SandboxNotReady, format!("sandbox {id} is not ready yet"))
+                .hint("try again when it runs"))
+        }
+        Whereabouts::Over => Err(is_gone(id)),
+    }
+}
+
+fn is_gone(id: &SandboxId) -> ApiError {
+    ApiError::new(ApiCode::SandboxGone, format!("sandbox {id} has ended, or there never was one"))
+        .hint("create another; `rollyard checkpoint ls` has what was saved of it")
+}
+
+/// What a caller is told when a node does not answer: by the books, the sandbox may be gone with it.
+pub(crate) async fn gone(service: &SandboxesService, id: &SandboxId, node: &NodeId, why: &str) -> ApiError {
+    if matches!(whereabouts(service, id).await, Ok(Whereabouts::Over)) {
+        return is_gone(id);
+    }
+    channels::node_lost(node, &rollout::text::shown(why, 200))
+}

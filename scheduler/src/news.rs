@@ -1,0 +1,130 @@
+//! Wakes calls that wait for something of a job: that a sandbox of it is ready, or that it ends.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use rollout::JobId;
+use scheduler_core::Record;
+use tokio::sync::Notify;
+use tokio::sync::futures::Notified;
+
+/// Cheap to clone. Holds an entry for every job that somebody listens to.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct News(Arc<Mutex<BTreeMap<JobId, Arc<Notify>>>>);
+
+/// Somebody who listens.
+#[derive(Debug)]
+pub(crate) struct Listening {
+    news: News,
+    job: JobId,
+    notify: Arc<Notify>,
+}
+
+impl News {
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<JobId, Arc<Notify>>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn of(&self, job: JobId) -> Listening {
+        let notify = self.lock().entry(job).or_default().clone();
+        Listening { news: self.clone(), job, notify }
+    }
+
+    /// Of a batch that is stored: one listener for each sandbox that is ready, all for a change of the
+    /// job.
+    pub(crate) fn tell(&self, records: &[Record]) {
+        let listened = self.lock();
+        if listened.is_empty() {
+            return;
+        }
+        for record in records {
+            match record {
+                Record::AttemptStarted { attempt, .. } => {
+                    if let Some(notify) = listened.get(&attempt.rollout.group.job) {
+                        notify.notify_one();
+                    }
+                }
+                Record::JobState { job, .. } => {
+                    if let Some(notify) = listened.get(job) {
+                        notify.notify_waiters();
+                    }
+                }
+                _ => {}
+            }
+        }
+    }
+}
+
+impl Listening {
+    /// What comes after this call is heard.
+    pub(crate) fn next(&self) -> Notified<'_> {
+        self.notify.notified()
+    }
+
+    /// Lets another listener look, too: what woke this one may be of use to it.
+    pub(crate) fn pass_on(&self) {
+        self.notify.notify_one();
+    }
+}
+
+impl Drop for Listening {
+    fn drop(&mut self) {
+        let mut listened = self.news.lock();
+        // The map's own, and this one.
+        if Arc::strong_count(&self.notify) <= 2 {
+            listened.remove(&self.job);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rollout::state::JobState;
+    use rollout::{AttemptId, Generation, StepIndex, Timestamp};
+
+    use super::*;
+    use crate::store::only_rollout;
+
+    const JOB: JobId = JobId::from_bits(1);
+
+    fn started() -> Record {
+        let attempt = AttemptId { rollout: only_rollout(JOB), step: StepIndex(0), attempt: 0 };
+        Record::AttemptStarted { attempt, generation: Generation(1), started_at: Timestamp(1) }
+    }
+
+    fn held() -> Record {
+        Record::JobState {
+            job: JOB,
+            state: JobState::Held,
+            reason: String::new(),
+            hold: None,
+            cancel_code: None,
+            unrecorded: None,
+        }
+    }
+
+    #[tokio::test]
+    async fn one_listener_hears_of_one_start_and_all_of_a_change() {
+        let news = News::default();
+        let (first, second) = (news.of(JOB), news.of(JOB));
+        let other = news.of(JobId::from_bits(2));
+        let mut waiting = [first.next(), second.next(), other.next()].map(Box::pin);
+        for waits in &mut waiting {
+            assert!(!waits.as_mut().enable());
+        }
+        news.tell(&[started()]);
+        assert_eq!(waiting.each_mut().map(|waits| waits.as_mut().enable()), [true, false, false]);
+        news.tell(&[held()]);
+        assert_eq!(waiting.each_mut().map(|waits| waits.as_mut().enable()), [true, true, false]);
+    }
+
+    #[test]
+    fn nothing_is_kept_of_jobs_that_nobody_listens_to() {
+        let news = News::default();
+        let (first, second) = (news.of(JOB), news.of(JOB));
+        drop(first);
+        assert_eq!(news.lock().len(), 1);
+        drop(second);
+        assert!(news.lock().is_empty());
+    }
+}
