@@ -28,10 +28,10 @@ mod shell;
 mod streams;
 mod transfers;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
-use std::time::{Duration, SystemTime};
+use std::time::{Duration, Instant, SystemTime};
 
 use rollout::{NodeId, RolloutId, SandboxId, StepIndex};
 
@@ -51,6 +51,9 @@ const LOGS_KEPT: Duration = Duration::from_secs(24 * 3600);
 const LOGS_MAX: usize = 4096;
 const LOGS_BYTES_MAX: u64 = 4 << 30;
 
+/// Between two looks at what is left.
+const PRUNE_EVERY: Duration = Duration::from_secs(60);
+
 type Key = (RolloutId, StepIndex);
 
 /// The sessions of this executor.
@@ -59,6 +62,7 @@ pub(crate) struct Sessions {
     node: NodeId,
     logs_dir: PathBuf,
     live: Mutex<BTreeMap<Key, Arc<Live>>>,
+    pruned_at: Mutex<Option<Instant>>,
 }
 
 /// A session that is entered. Dropped, it is no longer found, and its calls end.
@@ -86,7 +90,7 @@ fn key(at: At) -> Key {
 
 impl Sessions {
     pub(crate) fn new(node: NodeId, logs_dir: PathBuf) -> Self {
-        Self { node, logs_dir, live: Mutex::default() }
+        Self { node, logs_dir, live: Mutex::default(), pruned_at: Mutex::default() }
     }
 
     pub(crate) fn node(&self) -> &NodeId {
@@ -133,16 +137,22 @@ impl Sessions {
         last.map(|(_, name)| ActionLog::past(&self.logs_dir.join(name))).transpose()
     }
 
-    /// Removes logs nobody may ask for any more. Blocks.
+    /// Removes logs nobody may ask for any more, if that was not done lately. Blocks.
     pub(crate) fn prune(&self) {
-        let live: Vec<PathBuf> = self.all().iter().map(|live| live.log.path().to_owned()).collect();
+        let now = Instant::now();
+        let last = lock(&self.pruned_at).replace(now);
+        if last.is_some_and(|last| now.duration_since(last) < PRUNE_EVERY) {
+            *lock(&self.pruned_at) = last;
+            return;
+        }
+        let live: BTreeSet<PathBuf> = self.all().iter().map(|live| live.log.path().to_owned()).collect();
         if let Err(error) = prune(&self.logs_dir, &live, LOGS_MAX, LOGS_BYTES_MAX) {
             tracing::warn!(dir = %self.logs_dir.display(), %error, "old action logs not removed");
         }
     }
 }
 
-fn prune(dir: &Path, live: &[PathBuf], logs_max: usize, bytes_max: u64) -> std::io::Result<()> {
+fn prune(dir: &Path, live: &BTreeSet<PathBuf>, logs_max: usize, bytes_max: u64) -> std::io::Result<()> {
     let mut past = Vec::new();
     for entry in std::fs::read_dir(dir)? {
         let entry = entry?;
@@ -186,11 +196,12 @@ mod tests {
             names.sort();
             names
         };
-        prune(dir.path(), &[at("live")], 9, 1000).unwrap();
+        let live = BTreeSet::from([at("live")]);
+        prune(dir.path(), &live, 9, 1000).unwrap();
         assert_eq!(left(), ["a", "b", "c", "live"]);
-        prune(dir.path(), &[at("live")], 9, 25).unwrap();
+        prune(dir.path(), &live, 9, 25).unwrap();
         assert_eq!(left(), ["b", "c", "live"]);
-        prune(dir.path(), &[at("live")], 1, 25).unwrap();
+        prune(dir.path(), &live, 1, 25).unwrap();
         assert_eq!(left(), ["c", "live"]);
     }
 }

@@ -27,6 +27,8 @@ use crate::workspace::SaveError;
 
 /// Between two looks at the kernel's counters.
 const SAMPLE_EVERY: Duration = Duration::from_secs(5);
+/// The same for one that stands still.
+const LOOK_PARKED_EVERY: Duration = Duration::from_secs(30);
 /// For the kernel to take every process of the sandbox.
 const KILL_TIMEOUT: Duration = Duration::from_secs(30);
 
@@ -144,7 +146,9 @@ impl Session<'_> {
             let idle = live.idle();
             let left = |limit: Duration| Some(limit.saturating_sub(idle)).filter(|left| !left.is_zero());
             let park_in = park_after.and_then(left).unwrap_or(SAMPLE_EVERY);
-            let look_in = left(idle_timeout).unwrap_or_default().min(park_in).min(SAMPLE_EVERY);
+            // Thousands may stand still at once: those are looked at seldom.
+            let most = if live.is_parked() { LOOK_PARKED_EVERY } else { SAMPLE_EVERY.min(park_in) };
+            let look_in = left(idle_timeout).unwrap_or_default().min(most);
             tokio::select! {
                 biased;
                 reason = &mut died => return Ended::Session(SessionEnd::Lost { reason }, None),
@@ -165,11 +169,14 @@ impl Session<'_> {
                         let idle = Millis(u64::try_from(idle.as_millis()).unwrap_or(u64::MAX));
                         return Ended::Session(SessionEnd::Silent { idle }, None);
                     }
-                    if let Some(after) = park_after {
-                        live.park(after).await;
+                    if live.is_parked() {
+                        continue;
                     }
                     if let Some(stats) = live.stats().await {
                         meter.sample(stats);
+                    }
+                    if let Some(after) = park_after {
+                        live.park(after).await;
                     }
                 }
             }

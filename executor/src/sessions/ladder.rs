@@ -108,6 +108,11 @@ impl Live {
         self.resume(None).await.map(drop)
     }
 
+    /// It stands still, and nothing about it changes but the time.
+    pub(crate) fn is_parked(&self) -> bool {
+        self.ladder.try_lock().is_ok_and(|ladder| ladder.rung != Rung::Running)
+    }
+
     /// Nobody called for a while: down, unless somebody does now.
     pub(crate) async fn park(self: &Arc<Self>, after: Duration) {
         if self.idle() < after || self.ladder.lock().await.rung != Rung::Running {

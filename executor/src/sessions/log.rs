@@ -8,7 +8,7 @@ use std::io::{self, Write as _};
 use std::os::unix::fs::{FileExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, OnceLock};
 
 use rollout_wire::v1;
 use tokio::sync::{Mutex as AsyncMutex, OwnedMutexGuard, watch};
@@ -86,8 +86,10 @@ pub(crate) struct LogError {
 #[derive(Debug)]
 pub(crate) struct ActionLog {
     path: PathBuf,
-    reader: File,
-    writer: Arc<AsyncMutex<File>>,
+    /// Opened for the first record: sandboxes in which nothing is recorded hold no descriptor for it.
+    file: OnceLock<File>,
+    /// Whoever has it writes.
+    turn: Arc<AsyncMutex<()>>,
     index: Mutex<Index>,
     /// Up to here the file is on disk.
     synced: AtomicU64,
@@ -97,24 +99,11 @@ pub(crate) struct ActionLog {
 }
 
 impl ActionLog {
-    /// Begins a new one, and makes its name last. Blocks.
+    /// Begins a new one. Its name and its bytes last from the first record on. Blocks.
     pub fn create(path: &Path) -> Result<Self, LogError> {
-        let failed = |action| {
-            let path = path.to_owned();
-            move |source| LogError { path, action, source }
-        };
-        let mut file = File::options()
-            .read(true)
-            .append(true)
-            .create_new(true)
-            .mode(0o600)
-            .open(path)
-            .map_err(failed("made"))?;
-        file.write_all(HEAD).and_then(|()| file.sync_data()).map_err(failed("written"))?;
-        let dir = path.parent().unwrap_or(Path::new("/"));
-        File::open(dir).and_then(|dir| dir.sync_all()).map_err(failed("made to last"))?;
-        let end = HEAD.len() as u64;
-        Self::new(path, file, Index { end, ..Index::default() }).map_err(failed("opened"))
+        let made = File::options().write(true).create_new(true).mode(0o600).open(path);
+        made.map_err(|source| LogError { path: path.to_owned(), action: "made", source })?;
+        Ok(Self::new(path, Index { end: HEAD.len() as u64, ..Index::default() }, 0))
     }
 
     /// What a session that is over left: whatever was begun and not ended is unknown for ever. Nothing
@@ -128,19 +117,22 @@ impl ActionLog {
         let mut index = Index { failed: Some("its session is over".into()), ..Index::default() };
         let mut reader = io::BufReader::new(&file);
         scan(&mut reader, |at, action| index.take(at, &action)).map_err(failed("read"))?;
-        Self::new(path, file.try_clone().map_err(failed("opened"))?, index).map_err(failed("opened"))
+        drop(reader);
+        let log = Self::new(path, index, u64::MAX);
+        let _ = log.file.set(file);
+        Ok(log)
     }
 
-    fn new(path: &Path, file: File, index: Index) -> io::Result<Self> {
-        Ok(Self {
+    fn new(path: &Path, index: Index, synced: u64) -> Self {
+        Self {
             path: path.to_owned(),
-            reader: file.try_clone()?,
-            synced: AtomicU64::new(index.end),
-            writer: Arc::new(AsyncMutex::new(file)),
+            file: OnceLock::new(),
+            turn: Arc::default(),
             index: Mutex::new(index),
+            synced: AtomicU64::new(synced),
             syncs: AtomicU64::new(0),
             settled: watch::Sender::new(()),
-        })
+        }
     }
 
     pub fn path(&self) -> &Path {
@@ -276,14 +268,15 @@ impl ActionLog {
 
     fn read(&self, at: u64) -> Result<v1::Action, LogError> {
         let failed = |source| self.error("read", source);
+        let file = self.file.get().ok_or_else(|| failed(io::ErrorKind::NotFound.into()))?;
         let mut frame = [0; 4];
-        self.reader.read_exact_at(&mut frame, at).map_err(failed)?;
+        file.read_exact_at(&mut frame, at).map_err(failed)?;
         let len = usize::try_from(u32::from_le_bytes(frame)).unwrap_or(usize::MAX);
         if len > super::record::RECORD_MAX {
             return Err(failed(io::ErrorKind::InvalidData.into()));
         }
         let mut bytes = vec![0; len + super::record::FRAME];
-        self.reader.read_exact_at(&mut bytes, at).map_err(failed)?;
+        file.read_exact_at(&mut bytes, at).map_err(failed)?;
         decode(&bytes).map(|(action, _)| action).ok_or_else(|| failed(io::ErrorKind::InvalidData.into()))
     }
 
@@ -294,30 +287,42 @@ impl ActionLog {
                 return Ok(());
             }
             self.check(&lock(&self.index))?;
-            let writer = Arc::clone(&self.writer).lock_owned().await;
+            let turn = Arc::clone(&self.turn).lock_owned().await;
             if self.synced.load(Ordering::Acquire) >= end {
                 return Ok(());
             }
             let log = Arc::clone(self);
-            // The file goes along: a caller that goes away does not tear the write.
-            let flushed = tokio::task::spawn_blocking(move || log.flush(writer)).await;
+            // The turn goes along: a caller that goes away does not tear the write.
+            let flushed = tokio::task::spawn_blocking(move || log.flush(turn)).await;
             flushed.map_err(|error| self.error("written", io::Error::other(error)))?;
         }
     }
 
     /// Writes what is pending. After a failed write or sync nobody knows what is on disk: it is the last.
-    fn flush(&self, mut writer: OwnedMutexGuard<File>) {
+    fn flush(&self, _turn: OwnedMutexGuard<()>) {
         let (bytes, end) = {
             let mut index = lock(&self.index);
             (std::mem::take(&mut index.pending), index.end)
         };
-        match writer.write_all(&bytes).and_then(|()| writer.sync_data()) {
+        match self.write(&bytes) {
             Ok(()) => {
                 self.syncs.fetch_add(1, Ordering::Relaxed);
                 self.synced.store(end, Ordering::Release);
             }
             Err(error) => lock(&self.index).failed = Some(error.to_string()),
         }
+    }
+
+    fn write(&self, bytes: &[u8]) -> io::Result<()> {
+        let Some(mut file) = self.file.get() else {
+            let mut file = File::options().read(true).append(true).open(&self.path)?;
+            file.write_all(HEAD).and_then(|()| file.write_all(bytes)).and_then(|()| file.sync_data())?;
+            File::open(self.path.parent().unwrap_or(Path::new("/")))?.sync_all()?;
+            // Only who has the turn comes here.
+            let _ = self.file.set(file);
+            return Ok(());
+        };
+        file.write_all(bytes).and_then(|()| file.sync_data())
     }
 
     fn check(&self, index: &Index) -> Result<(), LogError> {
@@ -427,7 +432,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let log = Arc::new(ActionLog::create(&dir.path().join("log")).unwrap());
         // While the file is busy, whatever comes waits for one sync.
-        let busy = Arc::clone(&log.writer).lock_owned().await;
+        let busy = Arc::clone(&log.turn).lock_owned().await;
         let ends: Vec<_> = (0..200)
             .map(|n| {
                 let Begun::New { end, .. } = log.begin(&n.to_string(), "p", None).unwrap() else { panic!() };
@@ -474,9 +479,8 @@ mod tests {
     #[tokio::test]
     async fn a_log_that_cannot_be_written_promises_nothing_any_more() {
         let dir = tempfile::tempdir().unwrap();
-        let mut log = ActionLog::create(&dir.path().join("log")).unwrap();
-        log.writer = Arc::new(AsyncMutex::new(File::options().write(true).open("/dev/full").unwrap()));
-        let log = Arc::new(log);
+        let log = Arc::new(ActionLog::create(&dir.path().join("log")).unwrap());
+        log.file.set(File::options().write(true).open("/dev/full").unwrap()).unwrap();
         let Begun::New { end, .. } = log.begin("a", "p", None).unwrap() else { panic!() };
         assert!(log.commit(end).await.is_err());
         assert!(log.begin("b", "p", None).is_err());

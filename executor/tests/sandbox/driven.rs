@@ -126,7 +126,9 @@ async fn a_terminal_has_its_size_its_keys_and_its_owner(lab: Lab) {
         opened.process.kill_tree().await.unwrap();
         let shown = shown.await.unwrap();
         assert_eq!(exit, Exit::Code(7), "{shown}");
-        for words in [&format!("41 100\r\n{user}\r\n"), "all\r\nhi\r\n", "5 6\r\n", "[sent]\r\n", "int\r\n"] {
+        for words in
+            ["41 100\r\n", &format!("{user}\r\n"), "all\r\nhi\r\n", "5 6\r\n", "[sent]\r\n", "int\r\n"]
+        {
             assert!(shown.contains(words), "{user}: {words:?} in {shown:?}");
         }
     }
@@ -158,7 +160,7 @@ async fn a_killed_tree_is_gone_whole_and_its_neighbours_go_on(lab: Lab) {
     let sandbox = lab.sandbox().await;
     let (neighbour, [_in, _out, _err]) = piped(&*sandbox, "rollout", "exec sleep 1001", None).await;
     let script = "trap '' TERM HUP INT; (setsid sh -c 'sleep 1002 & sleep 1002' &); (sleep 1002 & sleep 1002 &) & for i in 1 2 3 4 5; do sleep 1002 & done; while :; do sleep 0.05; done";
-    let (opened, [_in2, _out2, _err2]) = piped(&*sandbox, "root", script, None).await;
+    let (opened, [_in2, _out2, _err2]) = piped(&*sandbox, "rollout", script, None).await;
     while said(&*sandbox, "pgrep -xc -f 'sleep 1002'; true").await.parse::<u32>().unwrap() < 9 {}
     opened.process.kill_tree().await.unwrap();
     assert_eq!(opened.process.wait().await.unwrap(), Exit::Signal(9));
@@ -225,7 +227,7 @@ async fn what_stands_still_goes_on_where_it_was(lab: Lab) {
 async fn a_port_of_the_sandbox_is_reached_and_only_there(lab: Lab) {
     use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
     let (sandbox, other) = (lab.sandbox().await, lab.sandbox().await);
-    let serve = r#"perl -MSocket -e 'for my $i (0,1) { my ($f,$a) = $i ? (PF_INET6, pack_sockaddr_in6(8081, inet_pton(PF_INET6,"::1"))) : (PF_INET, pack_sockaddr_in(8080, inet_aton("127.0.0.1"))); next if fork; socket(my $l, $f, SOCK_STREAM, 0) or die; bind($l, $a) or die $!; listen($l, 8); while (accept(my $c, $l)) { my $x = <$c>; print $c "you said $x"; close $c } }'"#;
+    let serve = r#"perl -MSocket -e 'for my $i (0,1) { my ($f,$a) = $i ? (PF_INET6, pack_sockaddr_in6(8081, Socket::inet_pton(PF_INET6,"::1"))) : (PF_INET, pack_sockaddr_in(8080, inet_aton("127.0.0.1"))); next if fork; socket(my $l, $f, SOCK_STREAM, 0) or die; bind($l, $a) or die $!; listen($l, 8); while (accept(my $c, $l)) { my $x = <$c>; print $c "you said $x"; close $c } }'"#;
     let (_process, _pipes) = start(&*sandbox, "rollout", "/", &["sh", "-c", serve], &[]).await.unwrap();
     for port in [8080, 8081] {
         let mut tries = 0;
