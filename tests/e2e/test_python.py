@@ -33,6 +33,7 @@ FAMILIES = [
     ry.OutcomeUnknown,
     ry.ActionConflict,
     ry.SandboxGone,
+    ry.StartError,
     ry.ClaimLost,
     ry.FileError,
 ]

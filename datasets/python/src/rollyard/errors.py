@@ -103,6 +103,10 @@ class SandboxGone(Error):
     """The sandbox has ended, or its node is lost."""
 
 
+class StartError(Error):
+    """A sandbox that was asked for found no room, or did not become ready."""
+
+
 class ClaimLost(Error):
     """Somebody else drives the session now, or may: the claim ended."""
 
@@ -150,14 +154,24 @@ FAMILIES: dict[type[Error], tuple[str, ...]] = {
     ),
     NotFoundError: ("not_found",),
     NotAvailableError: ("not_available_yet", "unknown_call"),
-    BusyError: ("too_many_log_readers", "too_many_uploads", "too_many_streams", "store_busy", "client_too_slow", "too_many_calls"),
+    BusyError: (
+        "too_many_log_readers",
+        "too_many_uploads",
+        "too_many_streams",
+        "store_busy",
+        "client_too_slow",
+        "too_many_calls",
+        "too_many_sandbox_calls",
+        "sandbox_not_ready",
+    ),
     UnreachableError: ("yard_unreachable", "yard_lost", "stopping", "no_yard", "data_dir_locked", "log_unavailable"),
     TableError: ("no_tables", "table_unreadable"),
     JobEndedError: ("job_ended",),
     CommandError: (COMMAND_FAILED, "command_not_started"),
     OutcomeUnknown: ("outcome_unknown",),
     ActionConflict: ("action_conflict",),
-    SandboxGone: ("sandbox_ended",),
+    SandboxGone: ("sandbox_ended", "sandbox_gone", "node_lost"),
+    StartError: ("sandbox_not_started", "sandbox_start_timeout", "too_big_for_yard", "refused_by_every_node"),
     ClaimLost: ("claim_lost",),
     FileError: (
         "path_changed",

@@ -215,6 +215,8 @@ def resume(where: Where, version: int | None) -> Flow[LifecycleInfo]:
 
 def checkpoint(where: Where) -> Flow[str]:
     reply = yield Call("TakeCheckpoint", wire.TakeCheckpointRequest(**where.fields()), SERVICE)
+    if not reply.id:
+        raise errors.make("bad_answer", f"{where.sandbox} was saved, and the checkpoint has no name")
     return str(reply.id)
 
 

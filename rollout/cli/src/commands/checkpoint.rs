@@ -102,6 +102,9 @@ async fn take(context: &Context, sandbox: &str) -> Result<ExitStatus, Error> {
     let client = Client::connect(context.url()?).await?;
     let request = TakeCheckpointRequest { sandbox, claim: String::new() };
     let taken = client.done(client.sandboxes().take_checkpoint(request).await)?;
+    if taken.id.is_empty() {
+        return Err(Error::BadAnswer { problem: "a checkpoint without its name".into() });
+    }
     Context::print(&context.output.checkpoint_taken(&taken.id))?;
     Ok(ExitStatus::Success)
 }
