@@ -29,7 +29,7 @@ const DOMAIN: &[&str] =
     &["agent", "task", "grader", "model_endpoint", "sandbox", "node", "network", "storage", "scheduler"];
 const CLOSED_AS: &[&str] = &["full", "short", "dropped", "cancelled"];
 const SPLIT: &[&str] = &["train", "eval"];
-const STEP_KIND: &[&str] = &["run", "agent", "grader"];
+const STEP_KIND: &[&str] = &["run", "agent", "grader", "session"];
 const LOGPROBS_KIND: &[&str] = &["raw", "processed"];
 
 const fn must(name: &'static str, kind: Kind, doc: &'static str) -> Column {

@@ -186,7 +186,7 @@ def test_cp_both_ways(running, sandbox):
 
 def test_errors_are_told_in_json(running, sandbox):
     for args, code in [
-        (["exec", "j0000000000007-g0-s0", "true"], "not_found"),
+        (["exec", "j0000000000007-g0-s0", "true"], "sandbox_gone"),
         (["exec", sandbox, "/nowhere"], "command_not_started"),
         (["kill", "j0000000000007-g0-s0"], "kill_failed"),
         (["sandbox", "create", "--image", "dir:/nowhere"], None),
