@@ -28,7 +28,7 @@ test: ## install what is missing, run every test
 
 python: build ## the Python package: its environment, its types, its tests on the real binary
 	python3 tests/e2e/environments.py
-	target/venv-datasets5/bin/python -m pytest -q tests/e2e/test_python.py -p no:cacheprovider
+	target/venv-datasets5/bin/python -m pytest -q tests/e2e/test_python.py tests/e2e/test_sandbox*.py -p no:cacheprovider
 
 lint: ## formatting and lints only
 	cargo fmt --all --check

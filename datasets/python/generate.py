@@ -8,7 +8,7 @@ from grpc_tools import protoc
 HERE = Path(__file__).resolve().parent
 PROTO = HERE.parents[1] / "rollout" / "proto"
 # What clients call, and what it is made of.
-FILES = ["rollyard/v1/jobs.proto", "rollyard/v1/nodes.proto"]
+FILES = ["rollyard/v1/jobs.proto", "rollyard/v1/nodes.proto", "rollyard/v1/sandboxes.proto"]
 
 
 def generate(into: Path) -> None:

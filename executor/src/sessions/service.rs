@@ -376,7 +376,7 @@ impl Sandboxes for Service {
             };
             Refusal::new(code, error.to_string())
         })?;
-        let checkpoint = Some(to_wire::checkpoint(&saved));
-        Ok(Response::new(v1::TakeCheckpointReply { checkpoint, id: String::new() }))
+        let (checkpoint, id) = (Some(to_wire::checkpoint(&saved)), saved.id().to_string());
+        Ok(Response::new(v1::TakeCheckpointReply { checkpoint, id }))
     }
 }

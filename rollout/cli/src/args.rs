@@ -1,16 +1,21 @@
 //! The command line. Arguments only: what a command does is in `commands`.
 
+pub mod sandboxes;
+
 use std::ffi::OsString;
 use std::path::PathBuf;
 
 use clap::parser::ValueSource;
 use clap::{ArgAction, Args, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
 
+use sandboxes::{Attach, CheckpointTake, Cp, Exec, Fork, Kill, Pause, SandboxCommand};
+
 const AFTER_HELP: &str = "\
 Data goes to standard output, talk to standard error.
 
 Exit codes: 0 done; 1 the job failed, or any other failure; 2 wrong command line or spec;
-3 no yard answers; 4 this host cannot do it; 130 interrupted.";
+3 no yard answers; 4 this host cannot do it; 130 interrupted. `exec` and `attach` end with the
+code of the command, 128 and the signal if one killed it.";
 
 /// Schedules batches of RL rollouts: expands jobs into groups and steps, runs every step in a
 /// sandbox, hands back complete groups.
@@ -112,7 +117,26 @@ pub enum Command {
     Artifact(Artifact),
     /// Cancel a job
     Cancel(Cancel),
-    /// Look at checkpoints, compare two, or take one away
+    /// Create a sandbox to drive by hand, and list what there is
+    Sandbox {
+        #[command(subcommand)]
+        command: SandboxCommand,
+    },
+    /// Run a program in a sandbox, and end with its exit code
+    Exec(Exec),
+    /// Open a shell in a sandbox
+    Attach(Attach),
+    /// Copy a file or a directory into a sandbox, or out of one
+    Cp(Cp),
+    /// Make sandboxes that begin with the files another has now
+    Fork(Fork),
+    /// Stop a sandbox's processes and give back memory; the next call resumes it
+    Pause(Pause),
+    /// Let a paused sandbox go on
+    Resume(Pause),
+    /// End sandboxes that clients created
+    Kill(Kill),
+    /// Look at checkpoints, compare two, take one of a sandbox, or take one away
     Checkpoint {
         #[command(subcommand)]
         command: CheckpointCommand,
@@ -404,6 +428,8 @@ pub enum CheckpointCommand {
     Show(CheckpointId),
     /// Say which paths differ between two checkpoints
     Diff(CheckpointDiff),
+    /// Save the files of a sandbox while it runs
+    Take(CheckpointTake),
     /// Take a checkpoint away before its time
     Rm(CheckpointId),
 }
@@ -610,6 +636,20 @@ mod tests {
     }
 
     #[test]
+    fn what_follows_the_sandbox_is_the_command() {
+        for line in [
+            &["rollyard", "exec", "-it", "s@n", "--", "ls", "-l", "--output"][..],
+            &["rollyard", "exec", "-it", "s@n", "ls", "-l", "--output"],
+        ] {
+            let Command::Exec(exec) = Cli::try_parse_from(line).expect("parses").command else {
+                panic!("another command");
+            };
+            assert_eq!((exec.interactive, exec.tty, exec.sandbox.as_str()), (true, true, "s@n"));
+            assert_eq!(exec.command, ["ls", "-l", "--output"]);
+        }
+    }
+
+    #[test]
     fn wrong_lines_are_refused() {
         for line in [
             vec!["rollyard"],
@@ -621,6 +661,13 @@ mod tests {
             vec!["rollyard", "ps", "--output", "yaml"],
             vec!["rollyard", "dev", "--memory", "4GB"],
             vec!["rollyard", "logs", "r", "--stream", "both"],
+            vec!["rollyard", "exec", "a"],
+            vec!["rollyard", "kill"],
+            vec!["rollyard", "kill", "a", "--selector", "k=v"],
+            vec!["rollyard", "kill", "--selector", "k"],
+            vec!["rollyard", "fork", "a", "-n", "65"],
+            vec!["rollyard", "attach", "a", "--shell", "s", "--user", "u"],
+            vec!["rollyard", "sandbox"],
             vec!["rollyard", "export", "out/j", "--format", "parquet"],
             vec!["rollyard", "export", "out/j", "--format", "csv", "--out", "d"],
         ] {

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 
 use rollout_wire::MESSAGE_BYTES_MAX;
 use rollout_wire::v1::jobs_client::JobsClient;
+use rollout_wire::v1::sandboxes_client::SandboxesClient;
 use rollout_wire::v1::{
     GetRequest, Job, ListRequest, ListRolloutsRequest, ListStepsRequest, Rollout, StepRow,
 };
@@ -85,6 +86,7 @@ impl fmt::Display for YardUrl {
 pub struct Client {
     url: YardUrl,
     jobs: JobsClient<Channel>,
+    sandboxes: SandboxesClient<Channel>,
     yard_runs: bool,
 }
 
@@ -103,10 +105,13 @@ impl Client {
     /// A client over a connection that is there already: to a yard that runs, or to what reads the
     /// books of one that does not.
     pub fn over(channel: Channel, url: YardUrl, yard_runs: bool) -> Self {
-        let jobs = JobsClient::new(channel)
+        let jobs = JobsClient::new(channel.clone())
             .max_decoding_message_size(MESSAGE_BYTES_MAX)
             .max_encoding_message_size(MESSAGE_BYTES_MAX);
-        Self { url, jobs, yard_runs }
+        let sandboxes = SandboxesClient::new(channel)
+            .max_decoding_message_size(MESSAGE_BYTES_MAX)
+            .max_encoding_message_size(MESSAGE_BYTES_MAX);
+        Self { url, jobs, sandboxes, yard_runs }
     }
 
     /// Whether anything moves: if not, states are those the yard left.
@@ -121,6 +126,11 @@ impl Client {
     /// The generated client, for a call; [`Client::failed`] makes its status an error.
     pub fn jobs(&self) -> JobsClient<Channel> {
         self.jobs.clone()
+    }
+
+    /// The same for sandboxes.
+    pub fn sandboxes(&self) -> SandboxesClient<Channel> {
+        self.sandboxes.clone()
     }
 
     #[expect(clippy::needless_pass_by_value, reason = "map_err passes it by value")]

@@ -2,7 +2,10 @@
 //! ended; how things look is `output`'s.
 
 mod artifact;
+mod attach;
 mod checkpoint;
+mod copy;
+mod exec;
 mod export;
 mod image;
 mod jobs;
@@ -10,6 +13,7 @@ mod logs;
 pub mod matrix;
 mod reference;
 mod run;
+mod sandbox;
 mod schedule;
 mod services;
 mod specs;
@@ -138,6 +142,14 @@ pub async fn dispatch(cli: Cli, context: &Context) -> Result<ExitStatus, Error> 
         Command::Logs(args) => logs::logs(context, &args).await,
         Command::Artifact(args) => artifact::artifact(context, &args).await,
         Command::Cancel(args) => jobs::cancel(context, &args).await,
+        Command::Sandbox { command } => sandbox::sandbox(context, &command).await,
+        Command::Exec(args) => exec::exec(context, args).await,
+        Command::Attach(args) => attach::attach(context, &args).await,
+        Command::Cp(args) => copy::copy(context, &args).await,
+        Command::Fork(args) => sandbox::fork(context, &args).await,
+        Command::Pause(args) => sandbox::pause(context, &args).await,
+        Command::Resume(args) => sandbox::resume(context, &args).await,
+        Command::Kill(args) => sandbox::kill(context, &args).await,
         Command::Checkpoint { command } => checkpoint::checkpoint(context, &command).await,
         Command::Gc(args) => checkpoint::gc(context, &args).await,
         Command::Retry(args) => jobs::retry(context, &args).await,

@@ -115,6 +115,20 @@ pub enum Error {
     DiffTooLarge { what: &'static str, limit: u64 },
     #[error("layer {} cannot be read", shown(layer, 80))]
     Layer { layer: String, source: Box<images::layers::Error> },
+    #[error("{failed} of the sandboxes could not be ended")]
+    KillFailed { failed: usize, first: String },
+    #[error("{left_out} of what was to be copied {} left out", if *left_out == 1 { "was" } else { "were" })]
+    CopyIncomplete { left_out: usize },
+    #[error("the copy has more than {limit} {what}")]
+    CopyTooLarge { what: &'static str, limit: u64 },
+    #[error("`{}` is there already", path.display())]
+    CopyExists { path: PathBuf },
+    #[error("{problem}")]
+    BadCopy { problem: &'static str },
+    #[error("standard input is no terminal")]
+    NoTerminal,
+    #[error("the terminal cannot be switched")]
+    Terminal(#[source] io::Error),
     #[error("interrupted")]
     Interrupted,
     /// `own_yard`: of `run`, whose yard ends with the command.
@@ -207,6 +221,13 @@ impl Error {
             Self::FailFast => "fail_fast",
             Self::DiffTooLarge { .. } => "diff_too_large",
             Self::Layer { .. } => "chunk_corrupt",
+            Self::KillFailed { .. } => "kill_failed",
+            Self::CopyIncomplete { .. } => "copy_incomplete",
+            Self::CopyTooLarge { .. } => "copy_too_large",
+            Self::CopyExists { .. } => "output_exists",
+            Self::BadCopy { .. } => "bad_usage",
+            Self::NoTerminal => "no_terminal",
+            Self::Terminal(_) => "no_terminal",
             Self::Interrupted => "interrupted",
             Self::JobEnded { .. } => "job_ended",
         }
@@ -247,6 +268,15 @@ impl Error {
                 "hand it the spec with `rollyard submit --wait`, or choose another --data-dir".to_owned()
             }
             Self::FileChanged { .. } => "submit again".to_owned(),
+            Self::KillFailed { first, .. } => format!("see more with `rollyard sandbox show {first}`"),
+            Self::CopyIncomplete { .. } => "standard output names them".to_owned(),
+            Self::CopyTooLarge { what: "bytes", .. } => "raise --max-bytes".to_owned(),
+            Self::CopyTooLarge { .. } => "copy parts of it, or an archive".to_owned(),
+            Self::CopyExists { .. } => "name another, or remove it first".to_owned(),
+            Self::BadCopy { .. } => "write SANDBOX:PATH for one of the two".to_owned(),
+            Self::NoTerminal | Self::Terminal(_) => {
+                "use `rollyard exec SANDBOX -- COMMAND`, with -i to pass standard input on".to_owned()
+            }
             Self::MatrixWaits => "pass --wait, or use `rollyard run`".to_owned(),
             Self::Unsupported { .. } => {
                 "correct the tasks, or leave them out with `on_unsupported: skip` (`run --harbor`: `--on-unsupported skip`)".to_owned()
@@ -283,6 +313,9 @@ impl Error {
             | Self::MatrixWaits
             | Self::NoFormat { .. }
             | Self::NoStep { .. }
+            | Self::CopyExists { .. }
+            | Self::BadCopy { .. }
+            | Self::NoTerminal
             | Self::BadTarget { .. } => ExitStatus::BadInput,
             Self::Unreachable { .. } | Self::Broken { .. } => ExitStatus::Unreachable,
             Self::Refused { exit, .. } | Self::Service { exit, .. } => *exit,
@@ -305,6 +338,10 @@ impl Error {
             | Self::EndedEarly { .. }
             | Self::NothingStarted { .. }
             | Self::Stdout(_)
+            | Self::KillFailed { .. }
+            | Self::CopyIncomplete { .. }
+            | Self::CopyTooLarge { .. }
+            | Self::Terminal(_)
             | Self::Export { .. }
             | Self::JobEnded { .. } => ExitStatus::Failure,
         }

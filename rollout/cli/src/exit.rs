@@ -6,20 +6,23 @@ use std::process::ExitCode;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ExitStatus {
     /// It did what was asked.
-    Success = 0,
+    Success,
     /// The job failed or is held, or something failed that no other code names.
-    Failure = 1,
+    Failure,
     /// The command line, the spec or a file it names is wrong. Nothing was started.
-    BadInput = 2,
+    BadInput,
     /// No yard answers.
-    Unreachable = 3,
+    Unreachable,
     /// This host cannot do what was asked: privileges, kernel, cgroups.
-    HostCannot = 4,
+    HostCannot,
     /// Ended by Ctrl-C or SIGTERM.
-    Interrupted = 130,
+    Interrupted,
+    /// Of a command in a sandbox, passed on.
+    Passed(u8),
 }
 
 impl ExitStatus {
+    /// Those that are this program's own.
     pub const ALL: [Self; 6] = [
         Self::Success,
         Self::Failure,
@@ -37,6 +40,7 @@ impl ExitStatus {
             Self::Unreachable => 3,
             Self::HostCannot => 4,
             Self::Interrupted => 130,
+            Self::Passed(code) => code,
         }
     }
 
@@ -51,6 +55,7 @@ impl ExitStatus {
             Self::Interrupted => {
                 "Ctrl-C or SIGTERM came first; `dev`, `scheduler` and `executor` end with 0 then"
             }
+            Self::Passed(_) => "the command in the sandbox ended so",
         }
     }
 }

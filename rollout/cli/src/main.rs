@@ -18,6 +18,7 @@ mod rows;
 mod spec;
 mod summary;
 mod talk;
+mod terminal;
 mod tree_diff;
 mod upload;
 mod usage;

@@ -6,6 +6,7 @@ pub mod json;
 mod keeping;
 pub mod quiet;
 mod report;
+mod sandboxes;
 mod schedules;
 pub mod table;
 
@@ -17,8 +18,9 @@ use crate::commands::matrix::CellJob;
 use crate::spec::{DryRun, Finding};
 use crate::summary::Summary;
 use crate::view::{
-    Checkpoint, CheckpointDetail, CheckpointDiff, Collected, Explanation, Exported, FiredSchedule, ImageRow,
-    ImageUsage, Job, Node, Retried, Rollout, RolloutSteps, Schedule, Scheduled, Submitted,
+    Checkpoint, CheckpointDetail, CheckpointDiff, Collected, Copied, Explanation, Exported, FiredSchedule,
+    ImageRow, ImageUsage, Job, Killed, Lifecycle, Node, Retried, Rollout, RolloutSteps, Sandbox, Schedule,
+    Scheduled, Submitted,
 };
 
 /// Renders what a command found. The text ends with a line end, or is empty.
@@ -32,6 +34,14 @@ pub trait Output: std::fmt::Debug + Send + Sync {
     fn checkpoint(&self, checkpoint: &CheckpointDetail) -> String;
     fn checkpoint_diff(&self, diff: &CheckpointDiff) -> String;
     fn collected(&self, collected: &Collected) -> String;
+    fn sandboxes(&self, sandboxes: &[Sandbox]) -> String;
+    fn sandbox(&self, sandbox: &Sandbox) -> String;
+    /// What `sandbox create` and `fork` made.
+    fn made(&self, sandboxes: &[Sandbox]) -> String;
+    fn killed(&self, killed: &Killed) -> String;
+    fn lifecycle(&self, lifecycle: &Lifecycle) -> String;
+    fn copied(&self, copied: &Copied) -> String;
+    fn checkpoint_taken(&self, id: &str) -> String;
     fn retried(&self, retried: &Retried) -> String;
     fn exported(&self, exported: &[Exported]) -> String;
     fn images(&self, images: &[ImageRow]) -> String;

@@ -22,6 +22,11 @@ impl Talk {
         self.write(format!("{text}\n").as_bytes());
     }
 
+    /// A prompt: what is typed stands behind it.
+    pub fn ask(&self, prompt: &str) {
+        self.write(prompt.as_bytes());
+    }
+
     /// Whether a person watches.
     pub fn terminal() -> bool {
         io::stderr().is_terminal()

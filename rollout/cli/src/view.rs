@@ -3,6 +3,7 @@
 //! milliseconds, sizes bytes; what is unknown is null.
 
 mod checkpoints;
+mod sandboxes;
 
 use rollout::plan::Per;
 use rollout_wire::v1;
@@ -11,6 +12,9 @@ use serde::Serialize;
 pub use checkpoints::{
     BlobSum, Change, Checkpoint, CheckpointDetail, CheckpointDiff, Collected, Layer, User,
 };
+#[cfg(test)]
+pub use sandboxes::KillFailure;
+pub use sandboxes::{Copied, Killed, LeftOut, Lifecycle, Sandbox};
 
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Job {

@@ -12,49 +12,94 @@ Tables are read without a yard: `ry.open_table("out/JOB")`.
 """
 
 from .aio import AsyncClient, AsyncJobHandle
+from .aio_sandbox import AsyncProcess, AsyncSandbox, AsyncShell
+from .aio_session import AsyncSession
 from .client import Client, JobHandle, submit
+from .drive import DriveInfo, rollout
 from .errors import (
+    ActionConflict,
     BusyError,
+    ClaimLost,
+    CommandError,
     Error,
+    FileError,
     JobEndedError,
     NotAvailableError,
     NotFoundError,
+    OutcomeUnknown,
     RequestError,
+    SandboxGone,
     SpecError,
+    StartError,
     TableError,
     UnreachableError,
     YardError,
 )
+from .forward import AsyncForward, Forward
+from .process import Process
+from .sandbox import Sandbox, Shell
+from .sandbox_calls import Get, Put, Run
+from .sandbox_views import ActionInfo, CommandResult, ExitInfo, FileInfo, KillInfo, LifecycleInfo, SandboxInfo
+from .session import Session
 from .spec import Job
 from .table import Shard, Table, open_table
 from .views import Counts, Failure, FailureCount, JobInfo, LogChunk, RetryInfo, Rewards, RolloutInfo
 
 __all__ = [
+    "ActionConflict",
+    "ActionInfo",
     "AsyncClient",
+    "AsyncForward",
     "AsyncJobHandle",
+    "AsyncProcess",
+    "AsyncSandbox",
+    "AsyncSession",
+    "AsyncShell",
     "BusyError",
+    "ClaimLost",
     "Client",
+    "CommandError",
+    "CommandResult",
     "Counts",
+    "DriveInfo",
     "Error",
+    "ExitInfo",
     "Failure",
     "FailureCount",
+    "FileError",
+    "FileInfo",
+    "Forward",
+    "Get",
     "Job",
     "JobEndedError",
     "JobHandle",
     "JobInfo",
+    "KillInfo",
+    "LifecycleInfo",
     "LogChunk",
     "NotAvailableError",
     "NotFoundError",
+    "OutcomeUnknown",
+    "Process",
+    "Put",
     "RequestError",
     "RetryInfo",
     "Rewards",
     "RolloutInfo",
+    "Run",
+    "Sandbox",
+    "SandboxGone",
+    "SandboxInfo",
+    "Session",
     "Shard",
+    "Shell",
     "SpecError",
+    "StartError",
     "Table",
     "TableError",
     "UnreachableError",
     "YardError",
     "open_table",
+    "rollout",
     "submit",
 ]

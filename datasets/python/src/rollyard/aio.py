@@ -6,26 +6,30 @@ import asyncio
 import contextlib
 import os
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
 import grpc
 import pyarrow as pa
 
-from . import address, errors, flow, spec, yard
+from . import address, aio_session, errors, flow, spec, yard
+from .aio_client_sandboxes import AsyncSandboxClient
+from .aio_session import AsyncSession
 from .client import connect_or_start, error_of, harbor, refuse_harbor_arguments
-from .flow import Call, Flow, Upload
+from .flow import Call, Flow, Step, Upload
 from .progress import Progress
+from .sandbox_calls import TTL_SECONDS_DEFAULT
 from .table import Table, open_table
 from .v1 import jobs_pb2 as wire
 from .v1.jobs_pb2_grpc import JobsStub
+from .v1.sandboxes_pb2_grpc import SandboxesStub
 from .views import Counts, JobInfo, LogChunk, RetryInfo, RolloutInfo
 
 T = TypeVar("T")
 
 
-class AsyncClient:
+class AsyncClient(AsyncSandboxClient):
     """As `Client`, for one event loop. The connection is made (and a yard started, if need be) at
     `async with` or the first call."""
 
@@ -45,6 +49,8 @@ class AsyncClient:
         self._yard: yard.Yard | None = None
         self._channel: Any = None
         self._stub: Any = None
+        self._stubs: dict[str, Any] = {}
+        self._closed = False
 
     async def __aenter__(self) -> AsyncClient:
         await self._ready()
@@ -59,11 +65,18 @@ class AsyncClient:
                 url, self._yard = await asyncio.to_thread(self._connect)
                 self._channel = grpc.aio.insecure_channel(address.target(url), options=flow.CHANNEL_OPTIONS)
                 self._stub = JobsStub(self._channel)  # type: ignore[no-untyped-call]
+                sandboxes: Any = SandboxesStub(self._channel)  # type: ignore[no-untyped-call]
+                self._stubs = {"Jobs": self._stub, "Sandboxes": sandboxes}
                 self.url = url
             return self._stub, self.url
 
+    async def _stub_of(self, service: str) -> Any:
+        await self._ready()
+        return self._stubs[service]
+
     async def close(self) -> None:
         """Closes the connection, and ends the yard if this client started it."""
+        self._closed = True
         if self._channel is not None:
             await self._channel.close()
         if self._yard is not None:
@@ -124,12 +137,45 @@ class AsyncClient:
             result: T = done.value
             return result
 
-    async def _do(self, step: Call | Upload) -> Any:
-        stub, _ = await self._ready()
+    async def _do(self, step: Step) -> Any:
+        await self._ready()
         async with self._errors():
             if isinstance(step, Upload):
-                return await stub.PutBlob(_chunks(step))
-            return await getattr(stub, step.method)(step.request)
+                return await self._stub.PutBlob(_chunks(step))
+            if isinstance(step, Call):
+                return await getattr(self._stubs[step.service], step.method)(step.request)
+        if self._closed:
+            raise errors.make("yard_lost", f"the connection to {self.url} is closed")
+        await asyncio.sleep(step.seconds)
+        return None
+
+    @contextlib.asynccontextmanager
+    async def _stream(self, service: str, method: str, request: Any) -> AsyncIterator[Any]:
+        """What a call answers, piece by piece."""
+        stub = await self._stub_of(service)
+        async with self._errors():
+            call = getattr(stub, method)(request)
+            try:
+                yield call
+            finally:
+                call.cancel()
+
+    async def _send(self, service: str, method: str, chunks: Iterator[Any]) -> Any:
+        """The answer to what is sent piece by piece. What goes wrong with the pieces is raised."""
+        stub = await self._stub_of(service)
+        async with self._errors():
+            call = getattr(stub, method)()
+            try:
+                while (chunk := await asyncio.to_thread(next, chunks, None)) is not None:
+                    await call.write(chunk)
+                await call.done_writing()
+            except (grpc.RpcError, asyncio.InvalidStateError):
+                # It was answered early: the answer says why.
+                pass
+            except BaseException:
+                call.cancel()
+                raise
+            return await call
 
     @contextlib.asynccontextmanager
     async def _errors(self) -> AsyncIterator[None]:
@@ -221,6 +267,12 @@ class AsyncJobHandle:
         """As `JobHandle.retry`."""
         request = flow.retry_request(target or self.id, all_failed, cancelled, key)
         return RetryInfo.of(await self._client._do(Call("Retry", request)))
+
+    def sessions(
+        self, *, driver: str | None = None, ttl: float = TTL_SECONDS_DEFAULT
+    ) -> AsyncIterator[AsyncSession]:
+        """As `JobHandle.sessions`."""
+        return aio_session.claimed(self._client, self.id, driver, ttl)
 
     async def explain(self, step: str | None = None) -> list[str]:
         """As `JobHandle.explain`."""

@@ -10,20 +10,27 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import grpc
 import pyarrow as pa
 
-from . import address, errors, flow, spec, yard
-from .flow import Call, Upload
+from . import address, errors, flow, session, spec, yard
+from .client_sandboxes import SandboxClient
+from .flow import Call, Flow, Step, Upload
 from .progress import Progress
+from .sandbox_calls import TTL_SECONDS_DEFAULT
+from .session import Session
 from .table import Table, open_table
 from .v1 import jobs_pb2 as wire
 from .v1.jobs_pb2_grpc import JobsStub
+from .v1.sandboxes_pb2_grpc import SandboxesStub
 from .views import Counts, JobInfo, LogChunk, RetryInfo, RolloutInfo
 
-class Client:
+T = TypeVar("T")
+
+
+class Client(SandboxClient):
     """A connection to a yard.
 
     `url` is `unix:/path/to/yard.sock` or `http://127.0.0.1:PORT`; without it `ROLLYARD_YARD`, else
@@ -47,6 +54,10 @@ class Client:
         self.url, self._yard = connect_or_start(url, project, data_dir, start)
         self._channel = grpc.insecure_channel(address.target(self.url), options=flow.CHANNEL_OPTIONS)
         self._stub: Any = JobsStub(self._channel)  # type: ignore[no-untyped-call]
+        sandboxes: Any = SandboxesStub(self._channel)  # type: ignore[no-untyped-call]
+        self._stubs: dict[str, Any] = {"Jobs": self._stub, "Sandboxes": sandboxes}
+        self._closed = False
+        super().__init__()
 
     def __enter__(self) -> Client:
         return self
@@ -56,6 +67,8 @@ class Client:
 
     def close(self) -> None:
         """Closes the connection, and ends the yard if this client started it."""
+        self._closed = True
+        super().close()
         self._channel.close()
         if self._yard is not None:
             self._yard.stop()
@@ -90,7 +103,7 @@ class Client:
         submitting = flow.submit(
             document, table=root, new=new, key=key, on_this_machine=self.url.startswith("unix:")
         )
-        submitted = flow.run(submitting, self._do)
+        submitted = self._run(submitting)
         return JobHandle(self, submitted.job.id, submitted.resumed)
 
     def job(self, id: str) -> JobHandle:
@@ -101,17 +114,59 @@ class Client:
         """All jobs, newest first, page by page."""
         request = wire.ListRequest(unfinished_only=unfinished_only)
         while True:
-            reply = flow.run(flow.pages("List", request), self._do)
+            reply = self._run(flow.pages("List", request))
             yield from map(JobInfo.of, reply.jobs)
             if not reply.next_page_token:
                 return
             request.page_token = reply.next_page_token
 
-    def _do(self, step: Call | Upload) -> Any:
+    def _run(self, steps: Flow[T]) -> T:
+        return flow.run(steps, self._do)
+
+    def _do(self, step: Step) -> Any:
         with self._errors():
             if isinstance(step, Upload):
                 return self._stub.PutBlob(step.chunks(), wait_for_ready=False)
-            return getattr(self._stub, step.method)(step.request)
+            if isinstance(step, Call):
+                return getattr(self._stubs[step.service], step.method)(step.request)
+        if self._closed:
+            raise errors.make("yard_lost", f"the connection to {self.url} is closed")
+        time.sleep(step.seconds)
+        return None
+
+    @contextlib.contextmanager
+    def _stream(self, service: str, method: str, request: Any) -> Iterator[Iterator[Any]]:
+        """What a call answers, piece by piece."""
+        with self._errors():
+            call = getattr(self._stubs[service], method)(request)
+            try:
+                yield call
+            finally:
+                call.cancel()
+
+    def _send(self, service: str, method: str, chunks: Iterator[Any]) -> Any:
+        """The answer to what is sent piece by piece. What goes wrong with the pieces is raised."""
+        broke: list[BaseException] = []
+
+        def kept() -> Iterator[Any]:
+            try:
+                yield from chunks
+            except BaseException as error:
+                broke.append(error)
+                raise
+
+        try:
+            with self._errors():
+                return getattr(self._stubs[service], method)(kept())
+        except errors.Error:
+            if broke:
+                raise broke[0] from None
+            raise
+
+    def _talk(self, service: str, method: str, inputs: Iterator[Any]) -> Any:
+        """A call that goes both ways."""
+        with self._errors():
+            return getattr(self._stubs[service], method)(inputs)
 
     @contextlib.contextmanager
     def _errors(self) -> Iterator[None]:
@@ -211,6 +266,13 @@ class JobHandle:
         request = flow.retry_request(target or self.id, all_failed, cancelled, key)
         return RetryInfo.of(self._client._do(Call("Retry", request)))
 
+    def sessions(self, *, driver: str | None = None, ttl: float = TTL_SECONDS_DEFAULT) -> Iterator[Session]:
+        """The sessions of the job that nobody drives, claimed one by one, until none will come.
+
+        A claim ends `ttl` seconds after its last call or renewal; while a session is open it is
+        renewed. `driver` is [a-z0-9-]{1,255}: the same name gets back what it holds."""
+        return session.claimed(self._client, self.id, driver, ttl)
+
     def explain(self, step: str | None = None) -> list[str]:
         """Why the job, or ROLLOUT or ROLLOUT/STEP of it, is where it is: sentences, the most
         important first."""
@@ -221,7 +283,7 @@ class JobHandle:
         """All that were admitted so far, page by page."""
         request = wire.ListRolloutsRequest(job=self.id)
         while True:
-            reply = flow.run(flow.pages("ListRollouts", request), self._client._do)
+            reply = self._client._run(flow.pages("ListRollouts", request))
             yield from map(RolloutInfo.of, reply.rollouts)
             if not reply.next_page_token:
                 return

@@ -7,11 +7,13 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from .sandbox_views import CommandResult
     from .views import JobInfo
 
 CODE_METADATA = "rollyard-code"
 HINT_METADATA = "rollyard-hint"
 DETAILS_METADATA = "grpc-status-details-bin"
+COMMAND_FAILED = "command_failed"
 
 
 class Error(Exception):
@@ -82,6 +84,37 @@ class JobEndedError(Error):
     job: JobInfo | None = None
 
 
+class CommandError(Error):
+    """A command in a sandbox did not end with 0, or could not be started. `result` is what it wrote;
+    None if it never ran."""
+
+    result: CommandResult | None = None
+
+
+class OutcomeUnknown(Error):
+    """Nobody knows whether an action happened. It is never done again by itself."""
+
+
+class ActionConflict(Error):
+    """The action id was used with another payload."""
+
+
+class SandboxGone(Error):
+    """The sandbox has ended, or its node is lost."""
+
+
+class StartError(Error):
+    """A sandbox that was asked for found no room, or did not become ready."""
+
+
+class ClaimLost(Error):
+    """Somebody else drives the session now, or may: the claim ended."""
+
+
+class FileError(Error):
+    """A file of a sandbox is missing, of another kind, too large, or changed under the reader."""
+
+
 FAMILIES: dict[type[Error], tuple[str, ...]] = {
     SpecError: (
         "spec_invalid",
@@ -114,13 +147,40 @@ FAMILIES: dict[type[Error], tuple[str, ...]] = {
         "retry_nothing",
         "retry_cancelled",
         "retry_too_many",
+        "max_actions",
+        "action_log_full",
+        "version_conflict",
+        "reward_not_taken",
     ),
     NotFoundError: ("not_found",),
     NotAvailableError: ("not_available_yet", "unknown_call"),
-    BusyError: ("too_many_log_readers", "too_many_uploads", "too_many_streams", "store_busy", "client_too_slow"),
+    BusyError: (
+        "too_many_log_readers",
+        "too_many_uploads",
+        "too_many_streams",
+        "store_busy",
+        "client_too_slow",
+        "too_many_calls",
+        "too_many_sandbox_calls",
+        "sandbox_not_ready",
+    ),
     UnreachableError: ("yard_unreachable", "yard_lost", "stopping", "no_yard", "data_dir_locked", "log_unavailable"),
     TableError: ("no_tables", "table_unreadable"),
     JobEndedError: ("job_ended",),
+    CommandError: (COMMAND_FAILED, "command_not_started"),
+    OutcomeUnknown: ("outcome_unknown",),
+    ActionConflict: ("action_conflict",),
+    SandboxGone: ("sandbox_ended", "sandbox_gone", "node_lost"),
+    StartError: ("sandbox_not_started", "sandbox_start_timeout", "too_big_for_yard", "refused_by_every_node"),
+    ClaimLost: ("claim_lost",),
+    FileError: (
+        "path_changed",
+        "bad_path",
+        "no_such_file",
+        "wrong_kind_of_file",
+        "file_too_large",
+        "workspace_full",
+    ),
 }
 
 _CLASS_OF = {code: family for family, codes in FAMILIES.items() for code in codes}

@@ -6,10 +6,11 @@ from __future__ import annotations
 import hashlib
 import os
 import secrets
+import time
 from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, Union
 
 from . import errors
 from .spec import Document
@@ -24,10 +25,20 @@ DEFAULT_TABLE = "out"
 WATCH_BREAKS_MAX = 5
 WATCH_PAUSE_SECONDS = 0.5
 
+RESEND_SECONDS_MAX = 60.0
+"""For so long a request that may be sent twice is sent again while the yard is away."""
+RESEND_PAUSE_SECONDS = 0.2
+RECONNECT_MS_MAX = 1000
+
 CHANNEL_OPTIONS = [
     ("grpc.max_receive_message_length", MESSAGE_BYTES_MAX),
     ("grpc.max_send_message_length", MESSAGE_BYTES_MAX),
     ("grpc.enable_http_proxy", 0),
+    # A yard that starts again is found soon; one that is gone without a word is noticed.
+    ("grpc.initial_reconnect_backoff_ms", 100),
+    ("grpc.max_reconnect_backoff_ms", RECONNECT_MS_MAX),
+    ("grpc.keepalive_time_ms", 20_000),
+    ("grpc.keepalive_timeout_ms", 20_000),
     # The path of a Unix socket, which is the default, is no authority: servers refuse it.
     ("grpc.default_authority", "localhost"),
 ]
@@ -35,10 +46,18 @@ CHANNEL_OPTIONS = [
 
 @dataclass(frozen=True)
 class Call:
-    """One call of the service `Jobs`."""
+    """One call of the service `Jobs`, or of another."""
 
     method: str
     request: Any
+    service: str = "Jobs"
+
+
+@dataclass(frozen=True)
+class Pause:
+    """Do nothing for so long."""
+
+    seconds: float
 
 
 @dataclass(frozen=True)
@@ -62,10 +81,11 @@ class Upload:
 
 
 T = TypeVar("T")
-Flow = Generator["Call | Upload", Any, T]
+Step = Union[Call, Upload, Pause]
+Flow = Generator[Step, Any, T]
 
 
-def run(flow: Flow[T], do: Callable[[Call | Upload], Any]) -> T:
+def run(flow: Flow[T], do: Callable[[Step], Any]) -> T:
     """Carries a flow out, one call after the other."""
     try:
         step = next(flow)
@@ -79,6 +99,22 @@ def run(flow: Flow[T], do: Callable[[Call | Upload], Any]) -> T:
     except StopIteration as done:
         result: T = done.value
         return result
+
+
+def resent(call: Call) -> Flow[Any]:
+    """A call that gives the same answer however often it is sent: while the yard is away it is sent
+    again, for `RESEND_SECONDS_MAX`."""
+    since: float | None = None
+    while True:
+        try:
+            reply = yield call
+            return reply
+        except errors.UnreachableError:
+            now = time.monotonic()
+            since = now if since is None else since
+            if now - since > RESEND_SECONDS_MAX:
+                raise
+        yield Pause(RESEND_PAUSE_SECONDS)
 
 
 def retry_request(target: str, all_failed: bool, cancelled: bool, key: str | None) -> wire.RetryRequest:

@@ -12,7 +12,7 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 FINAL_STATES = ("finished", "cancelled")
 
 
-def _time(microseconds: int) -> datetime:
+def time_of(microseconds: int) -> datetime:
     return _EPOCH + timedelta(microseconds=microseconds)
 
 
@@ -132,8 +132,8 @@ class JobInfo:
             failure_message=job.failure_message if job.HasField("failure_message") else None,
             spec_hash=job.spec_hash,
             table_root=job.table_root,
-            created_at=_time(job.created_at_us),
-            finished_at=_time(job.finished_at_us) if job.HasField("finished_at_us") else None,
+            created_at=time_of(job.created_at_us),
+            finished_at=time_of(job.finished_at_us) if job.HasField("finished_at_us") else None,
             group_size=job.group_size,
             counts=Counts.of(job.counts),
             rewards=Rewards(
@@ -173,15 +173,15 @@ class RolloutInfo:
             task_id=rollout.task_id,
             status=rollout.status,
             stop_reason=rollout.stop_reason if rollout.HasField("stop_reason") else None,
-            failure=_failure(rollout.failure) if rollout.HasField("failure") else None,
+            failure=failure_of(rollout.failure) if rollout.HasField("failure") else None,
             reward=rollout.reward if rollout.HasField("reward") else None,
-            created_at=_time(rollout.created_at_us) if rollout.HasField("created_at_us") else None,
-            finished_at=_time(rollout.finished_at_us) if rollout.HasField("finished_at_us") else None,
+            created_at=time_of(rollout.created_at_us) if rollout.HasField("created_at_us") else None,
+            finished_at=time_of(rollout.finished_at_us) if rollout.HasField("finished_at_us") else None,
             superseded=rollout.superseded,
         )
 
 
-def _failure(failure: nodes_pb2.Failure) -> Failure:
+def failure_of(failure: nodes_pb2.Failure) -> Failure:
     return Failure(failure.code, failure.domain, failure.message)
 
 

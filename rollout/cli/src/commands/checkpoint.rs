@@ -8,11 +8,12 @@ use rollout::Bytes;
 use rollout::checkpoint::{CheckpointId, Layer};
 use rollout_wire::v1::{
     CollectGarbageRequest, GetCheckpointRequest, ListCheckpointsRequest, ReadLayerRequest,
-    RemoveCheckpointRequest,
+    RemoveCheckpointRequest, TakeCheckpointRequest,
 };
 
 use super::Context;
 use super::jobs::Target;
+use super::sandbox::named;
 use crate::args::{self, CheckpointCommand};
 use crate::client::Client;
 use crate::error::Error;
@@ -34,6 +35,7 @@ pub async fn checkpoint(context: &Context, command: &CheckpointCommand) -> Resul
         CheckpointCommand::Ls(args) => ls(context, args).await,
         CheckpointCommand::Show(args) => show(context, args).await,
         CheckpointCommand::Diff(args) => diff(context, args).await,
+        CheckpointCommand::Take(args) => take(context, &args.sandbox).await,
         CheckpointCommand::Rm(args) => rm(context, args).await,
     }
 }
@@ -91,6 +93,19 @@ async fn show(context: &Context, args: &args::CheckpointId) -> Result<ExitStatus
     let id = id(&args.id)?;
     let detail = context.ask(async |client| detail(client, &id).await, |_| false).await?;
     Context::print(&context.output.checkpoint(&detail))?;
+    Ok(ExitStatus::Success)
+}
+
+/// Needs a yard that runs, as the sandbox does.
+async fn take(context: &Context, sandbox: &str) -> Result<ExitStatus, Error> {
+    let sandbox = named(sandbox)?;
+    let client = Client::connect(context.url()?).await?;
+    let request = TakeCheckpointRequest { sandbox, claim: String::new() };
+    let taken = client.done(client.sandboxes().take_checkpoint(request).await)?;
+    if taken.id.is_empty() {
+        return Err(Error::BadAnswer { problem: "a checkpoint without its name".into() });
+    }
+    Context::print(&context.output.checkpoint_taken(&taken.id))?;
     Ok(ExitStatus::Success)
 }
 

@@ -25,12 +25,18 @@ pub fn markdown() -> String {
          the last line of standard error, also where the command line itself is wrong:\n\
          `{\"error\": {\"code\", \"message\", \"causes\", \"hint\", \"exit_code\"}}`. `logs` prints one object a\n\
          line as the output comes: `{\"stream\", \"text\", \"dropped_bytes\"}`, with `hex` in place of `text`\n\
-         where the bytes are not UTF-8; `artifact` does so with `{\"text\"}` or `{\"hex\"}`.\n\n\
+         where the bytes are not UTF-8; `artifact` does so with `{\"text\"}` or `{\"hex\"}`. `exec` prints\n\
+         `{\"stream\", \"text\"}` so, and last `{\"exit_code\", \"signal\", \"timed_out\"}`; `attach --shell`\n\
+         one object a command.\n\n\
          | exit code | meaning |\n|---|---|\n",
     );
     for status in ExitStatus::ALL {
         _ = writeln!(out, "| {} | {} |", status.code(), status.meaning());
     }
+    out.push_str(
+        "\n`exec` and `attach` end with the exit code of the command, with 128 and the signal if one killed\n\
+         it; an error of their own is told on standard error, as ever.\n",
+    );
     out.push_str("\n## Global options\n\n");
     options(&mut out, root.get_arguments().filter(|arg| arg.is_global_set()));
     for command in root.get_subcommands().filter(|command| !command.is_hide_set()) {

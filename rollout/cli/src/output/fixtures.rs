@@ -1,5 +1,7 @@
 //! Fixed inputs of the snapshots.
 
+pub mod sandboxes;
+
 use executor::doctor::{Capacity, Check, Report, Status};
 use rollout::Timestamp;
 

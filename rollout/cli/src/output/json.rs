@@ -12,8 +12,9 @@ use crate::commands::matrix::CellJob;
 use crate::spec::{DryRun, Finding};
 use crate::summary::Summary;
 use crate::view::{
-    Checkpoint, CheckpointDetail, CheckpointDiff, Collected, Explanation, Exported, FiredSchedule, ImageRow,
-    ImageUsage, Job, Node, Retried, Rollout, RolloutSteps, Schedule, Scheduled, Submitted,
+    Checkpoint, CheckpointDetail, CheckpointDiff, Collected, Copied, Explanation, Exported, FiredSchedule,
+    ImageRow, ImageUsage, Job, Killed, Lifecycle, Node, Retried, Rollout, RolloutSteps, Sandbox, Schedule,
+    Scheduled, Submitted,
 };
 
 #[derive(Debug)]
@@ -112,6 +113,27 @@ impl Output for Json {
     }
     fn collected(&self, collected: &Collected) -> String {
         document(collected)
+    }
+    fn sandboxes(&self, sandboxes: &[Sandbox]) -> String {
+        document(sandboxes)
+    }
+    fn sandbox(&self, sandbox: &Sandbox) -> String {
+        document(sandbox)
+    }
+    fn made(&self, sandboxes: &[Sandbox]) -> String {
+        document(sandboxes)
+    }
+    fn killed(&self, killed: &Killed) -> String {
+        document(killed)
+    }
+    fn lifecycle(&self, lifecycle: &Lifecycle) -> String {
+        document(lifecycle)
+    }
+    fn copied(&self, copied: &Copied) -> String {
+        document(copied)
+    }
+    fn checkpoint_taken(&self, id: &str) -> String {
+        document(&serde_json::json!({ "id": id }))
     }
     fn retried(&self, retried: &Retried) -> String {
         document(retried)

@@ -8,8 +8,9 @@ use crate::commands::matrix::CellJob;
 use crate::spec::{DryRun, Finding};
 use crate::summary::Summary;
 use crate::view::{
-    Checkpoint, CheckpointDetail, CheckpointDiff, Collected, Explanation, Exported, FiredSchedule, ImageRow,
-    ImageUsage, Job, Node, Retried, Rollout, RolloutSteps, Schedule, Scheduled, Submitted,
+    Checkpoint, CheckpointDetail, CheckpointDiff, Collected, Copied, Explanation, Exported, FiredSchedule,
+    ImageRow, ImageUsage, Job, Killed, Lifecycle, Node, Retried, Rollout, RolloutSteps, Sandbox, Schedule,
+    Scheduled, Submitted,
 };
 
 /// The most characters of an id from outside.
@@ -54,6 +55,29 @@ impl Output for Quiet {
     /// Bytes that went, or would go.
     fn collected(&self, collected: &Collected) -> String {
         format!("{}\n", collected.layers.bytes + collected.unnamed.bytes)
+    }
+    fn sandboxes(&self, sandboxes: &[Sandbox]) -> String {
+        column(sandboxes.iter().map(|sandbox| sandbox.id.as_str()))
+    }
+    /// The state: the one thing a script polls for.
+    fn sandbox(&self, sandbox: &Sandbox) -> String {
+        column(std::iter::once(sandbox.state.as_str()))
+    }
+    fn made(&self, sandboxes: &[Sandbox]) -> String {
+        self.sandboxes(sandboxes)
+    }
+    fn killed(&self, killed: &Killed) -> String {
+        column(killed.killed.iter().map(String::as_str))
+    }
+    fn lifecycle(&self, lifecycle: &Lifecycle) -> String {
+        column(std::iter::once(lifecycle.rung.as_str()))
+    }
+    /// Bytes.
+    fn copied(&self, copied: &Copied) -> String {
+        format!("{}\n", copied.bytes)
+    }
+    fn checkpoint_taken(&self, id: &str) -> String {
+        column(std::iter::once(id))
     }
     /// How many are run again.
     fn retried(&self, retried: &Retried) -> String {

@@ -10,15 +10,16 @@ use super::Output;
 use super::human::{cores, count, figure, grid_in, length, plural, size, wrapped};
 use super::keeping;
 use super::report::{clean, failures, label, remarks, rewards, time};
+use super::sandboxes;
 use super::schedules;
 use crate::commands::matrix::CellJob;
 use crate::error::lines;
 use crate::spec::{DryRun, Finding};
 use crate::summary::{Summary, python};
 use crate::view::{
-    Artifact, Checkpoint, CheckpointDetail, CheckpointDiff, Collected, Explanation, Exported, FiredSchedule,
-    ImageRow, ImageUsage, Job, Node, Outcome, Retried, Rollout, RolloutSteps, Schedule, Scheduled, Step,
-    Submitted,
+    Artifact, Checkpoint, CheckpointDetail, CheckpointDiff, Collected, Copied, Explanation, Exported,
+    FiredSchedule, ImageRow, ImageUsage, Job, Killed, Lifecycle, Node, Outcome, Retried, Rollout,
+    RolloutSteps, Sandbox, Schedule, Scheduled, Step, Submitted,
 };
 
 /// The most characters of one sentence of an explanation or a failure.
@@ -127,6 +128,35 @@ impl Output for Table {
             &format!("submitted {} ago{ended}", self.age(Some(job.created_at_us))),
         );
         out
+    }
+
+    fn sandboxes(&self, list: &[Sandbox]) -> String {
+        sandboxes::list(self, list)
+    }
+
+    fn sandbox(&self, sandbox: &Sandbox) -> String {
+        sandboxes::one(self, sandbox)
+    }
+
+    /// To be pasted, or caught in a variable.
+    fn made(&self, list: &[Sandbox]) -> String {
+        list.iter().map(|sandbox| shown(&sandbox.id, 256) + "\n").collect()
+    }
+
+    fn killed(&self, killed: &Killed) -> String {
+        killed.killed.iter().map(|id| shown(id, 256) + "\n").collect()
+    }
+
+    fn lifecycle(&self, lifecycle: &Lifecycle) -> String {
+        sandboxes::lifecycle(self, lifecycle)
+    }
+
+    fn copied(&self, copied: &Copied) -> String {
+        sandboxes::copied(self, copied)
+    }
+
+    fn checkpoint_taken(&self, id: &str) -> String {
+        shown(id, 80) + "\n"
     }
 
     fn retried(&self, retried: &Retried) -> String {

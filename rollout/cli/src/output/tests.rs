@@ -83,6 +83,18 @@ fn collected() {
 }
 
 #[test]
+fn sandboxes() {
+    use fixtures::sandboxes::{copied, ended, killed, lifecycle, sandbox};
+    snapshots("sandboxes", |output| output.sandboxes(&[sandbox(), ended()]));
+    snapshots("sandbox", |output| output.sandbox(&ended()));
+    snapshots("made", |output| output.made(&[sandbox()]));
+    snapshots("killed", |output| output.killed(&killed()));
+    snapshots("lifecycle", |output| output.lifecycle(&lifecycle()));
+    snapshots("copied", |output| output.copied(&copied()));
+    snapshots("checkpoint_taken", |output| output.checkpoint_taken("sha256:7\u{1b}"));
+}
+
+#[test]
 fn retried() {
     snapshots("retried", |output| output.retried(&fixtures::retried()));
 }

@@ -7,6 +7,8 @@ mod harbor;
 mod images;
 mod matrix;
 mod run;
+mod sandbox_yard;
+mod sandboxes;
 mod schedules;
 mod specs;
 mod support;

@@ -92,14 +92,16 @@ class GetRequest(_message.Message):
     def __init__(self, job: _Optional[str] = ...) -> None: ...
 
 class ListRequest(_message.Message):
-    __slots__ = ("page_size", "page_token", "unfinished_only")
+    __slots__ = ("page_size", "page_token", "unfinished_only", "sandboxes_too")
     PAGE_SIZE_FIELD_NUMBER: _ClassVar[int]
     PAGE_TOKEN_FIELD_NUMBER: _ClassVar[int]
     UNFINISHED_ONLY_FIELD_NUMBER: _ClassVar[int]
+    SANDBOXES_TOO_FIELD_NUMBER: _ClassVar[int]
     page_size: int
     page_token: str
     unfinished_only: bool
-    def __init__(self, page_size: _Optional[int] = ..., page_token: _Optional[str] = ..., unfinished_only: bool = ...) -> None: ...
+    sandboxes_too: bool
+    def __init__(self, page_size: _Optional[int] = ..., page_token: _Optional[str] = ..., unfinished_only: bool = ..., sandboxes_too: bool = ...) -> None: ...
 
 class ListReply(_message.Message):
     __slots__ = ("jobs", "next_page_token")

@@ -63,18 +63,20 @@ class Command(_message.Message):
     def __init__(self, welcome: _Optional[_Union[Welcome, _Mapping]] = ..., refuse: _Optional[_Union[Refuse, _Mapping]] = ..., heartbeat_ack: _Optional[_Union[HeartbeatAck, _Mapping]] = ..., start: _Optional[_Union[StartAttempt, _Mapping]] = ..., kill: _Optional[_Union[KillAttempt, _Mapping]] = ..., release: _Optional[_Union[ReleaseSandbox, _Mapping]] = ..., ended_ack: _Optional[_Union[EndedAck, _Mapping]] = ..., read_log: _Optional[_Union[ReadLog, _Mapping]] = ..., identify: _Optional[_Union[IdentifyImage, _Mapping]] = ...) -> None: ...
 
 class Hello(_message.Message):
-    __slots__ = ("node", "incarnation", "capacity", "held", "version")
+    __slots__ = ("node", "incarnation", "capacity", "held", "version", "sandboxes_url")
     NODE_FIELD_NUMBER: _ClassVar[int]
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
     CAPACITY_FIELD_NUMBER: _ClassVar[int]
     HELD_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
+    SANDBOXES_URL_FIELD_NUMBER: _ClassVar[int]
     node: str
     incarnation: str
     capacity: Capacity
     held: _containers.RepeatedCompositeFieldContainer[HeldAttempt]
     version: str
-    def __init__(self, node: _Optional[str] = ..., incarnation: _Optional[str] = ..., capacity: _Optional[_Union[Capacity, _Mapping]] = ..., held: _Optional[_Iterable[_Union[HeldAttempt, _Mapping]]] = ..., version: _Optional[str] = ...) -> None: ...
+    sandboxes_url: str
+    def __init__(self, node: _Optional[str] = ..., incarnation: _Optional[str] = ..., capacity: _Optional[_Union[Capacity, _Mapping]] = ..., held: _Optional[_Iterable[_Union[HeldAttempt, _Mapping]]] = ..., version: _Optional[str] = ..., sandboxes_url: _Optional[str] = ...) -> None: ...
 
 class Capacity(_message.Message):
     __slots__ = ("cpu_milli", "memory_bytes", "disk_bytes", "sandboxes", "disk_limit_max_bytes", "backends")
@@ -346,7 +348,7 @@ class AttemptRefused(_message.Message):
     def __init__(self, attempt: _Optional[_Union[AttemptRef, _Mapping]] = ..., generation: _Optional[int] = ..., message: _Optional[str] = ..., **kwargs) -> None: ...
 
 class Step(_message.Message):
-    __slots__ = ("name", "kind", "shell", "argv", "image", "user", "workdir", "env", "files", "outputs", "resources", "timeout_ms", "start_timeout_ms", "grace_ms", "grader", "per", "checkpoint_after", "checkpoint_every_ms", "layers", "health_check")
+    __slots__ = ("name", "kind", "shell", "argv", "image", "user", "workdir", "env", "files", "outputs", "resources", "timeout_ms", "start_timeout_ms", "grace_ms", "grader", "per", "checkpoint_after", "checkpoint_every_ms", "layers", "health_check", "session", "idle")
     class EnvEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -374,6 +376,8 @@ class Step(_message.Message):
     CHECKPOINT_EVERY_MS_FIELD_NUMBER: _ClassVar[int]
     LAYERS_FIELD_NUMBER: _ClassVar[int]
     HEALTH_CHECK_FIELD_NUMBER: _ClassVar[int]
+    SESSION_FIELD_NUMBER: _ClassVar[int]
+    IDLE_FIELD_NUMBER: _ClassVar[int]
     name: str
     kind: str
     shell: str
@@ -394,7 +398,29 @@ class Step(_message.Message):
     checkpoint_every_ms: int
     layers: _containers.RepeatedScalarFieldContainer[str]
     health_check: HealthCheck
-    def __init__(self, name: _Optional[str] = ..., kind: _Optional[str] = ..., shell: _Optional[str] = ..., argv: _Optional[_Union[Argv, _Mapping]] = ..., image: _Optional[str] = ..., user: _Optional[str] = ..., workdir: _Optional[str] = ..., env: _Optional[_Mapping[str, str]] = ..., files: _Optional[_Iterable[_Union[File, _Mapping]]] = ..., outputs: _Optional[_Iterable[_Union[Output, _Mapping]]] = ..., resources: _Optional[_Union[Resources, _Mapping]] = ..., timeout_ms: _Optional[int] = ..., start_timeout_ms: _Optional[int] = ..., grace_ms: _Optional[int] = ..., grader: _Optional[_Union[Grader, _Mapping]] = ..., per: _Optional[str] = ..., checkpoint_after: bool = ..., checkpoint_every_ms: _Optional[int] = ..., layers: _Optional[_Iterable[str]] = ..., health_check: _Optional[_Union[HealthCheck, _Mapping]] = ...) -> None: ...
+    session: SessionStep
+    idle: Idle
+    def __init__(self, name: _Optional[str] = ..., kind: _Optional[str] = ..., shell: _Optional[str] = ..., argv: _Optional[_Union[Argv, _Mapping]] = ..., image: _Optional[str] = ..., user: _Optional[str] = ..., workdir: _Optional[str] = ..., env: _Optional[_Mapping[str, str]] = ..., files: _Optional[_Iterable[_Union[File, _Mapping]]] = ..., outputs: _Optional[_Iterable[_Union[Output, _Mapping]]] = ..., resources: _Optional[_Union[Resources, _Mapping]] = ..., timeout_ms: _Optional[int] = ..., start_timeout_ms: _Optional[int] = ..., grace_ms: _Optional[int] = ..., grader: _Optional[_Union[Grader, _Mapping]] = ..., per: _Optional[str] = ..., checkpoint_after: bool = ..., checkpoint_every_ms: _Optional[int] = ..., layers: _Optional[_Iterable[str]] = ..., health_check: _Optional[_Union[HealthCheck, _Mapping]] = ..., session: _Optional[_Union[SessionStep, _Mapping]] = ..., idle: _Optional[_Union[Idle, _Mapping]] = ...) -> None: ...
+
+class SessionStep(_message.Message):
+    __slots__ = ("idle_timeout_ms", "max_actions", "takes_reward", "unclaimed")
+    IDLE_TIMEOUT_MS_FIELD_NUMBER: _ClassVar[int]
+    MAX_ACTIONS_FIELD_NUMBER: _ClassVar[int]
+    TAKES_REWARD_FIELD_NUMBER: _ClassVar[int]
+    UNCLAIMED_FIELD_NUMBER: _ClassVar[int]
+    idle_timeout_ms: int
+    max_actions: int
+    takes_reward: bool
+    unclaimed: bool
+    def __init__(self, idle_timeout_ms: _Optional[int] = ..., max_actions: _Optional[int] = ..., takes_reward: bool = ..., unclaimed: bool = ...) -> None: ...
+
+class Idle(_message.Message):
+    __slots__ = ("park_after_ms", "mode")
+    PARK_AFTER_MS_FIELD_NUMBER: _ClassVar[int]
+    MODE_FIELD_NUMBER: _ClassVar[int]
+    park_after_ms: int
+    mode: str
+    def __init__(self, park_after_ms: _Optional[int] = ..., mode: _Optional[str] = ...) -> None: ...
 
 class HealthCheck(_message.Message):
     __slots__ = ("command", "interval_ms", "timeout_ms", "start_period_ms", "start_interval_ms", "retries")
@@ -516,7 +542,7 @@ class Range(_message.Message):
     def __init__(self, low: _Optional[float] = ..., high: _Optional[float] = ...) -> None: ...
 
 class Outcome(_message.Message):
-    __slots__ = ("failure", "exit_code", "signal", "oom", "timed_out", "stdout", "stderr", "artifacts", "reward", "times", "usage", "image_digest", "checkpoint")
+    __slots__ = ("failure", "exit_code", "signal", "oom", "timed_out", "stdout", "stderr", "artifacts", "reward", "times", "usage", "image_digest", "checkpoint", "actions")
     FAILURE_FIELD_NUMBER: _ClassVar[int]
     EXIT_CODE_FIELD_NUMBER: _ClassVar[int]
     SIGNAL_FIELD_NUMBER: _ClassVar[int]
@@ -530,6 +556,7 @@ class Outcome(_message.Message):
     USAGE_FIELD_NUMBER: _ClassVar[int]
     IMAGE_DIGEST_FIELD_NUMBER: _ClassVar[int]
     CHECKPOINT_FIELD_NUMBER: _ClassVar[int]
+    ACTIONS_FIELD_NUMBER: _ClassVar[int]
     failure: Failure
     exit_code: int
     signal: int
@@ -543,7 +570,8 @@ class Outcome(_message.Message):
     usage: Usage
     image_digest: str
     checkpoint: Checkpoint
-    def __init__(self, failure: _Optional[_Union[Failure, _Mapping]] = ..., exit_code: _Optional[int] = ..., signal: _Optional[int] = ..., oom: bool = ..., timed_out: bool = ..., stdout: _Optional[_Union[Captured, _Mapping]] = ..., stderr: _Optional[_Union[Captured, _Mapping]] = ..., artifacts: _Optional[_Iterable[_Union[Artifact, _Mapping]]] = ..., reward: _Optional[_Union[Reward, _Mapping]] = ..., times: _Optional[_Union[Times, _Mapping]] = ..., usage: _Optional[_Union[Usage, _Mapping]] = ..., image_digest: _Optional[str] = ..., checkpoint: _Optional[_Union[Checkpoint, _Mapping]] = ...) -> None: ...
+    actions: int
+    def __init__(self, failure: _Optional[_Union[Failure, _Mapping]] = ..., exit_code: _Optional[int] = ..., signal: _Optional[int] = ..., oom: bool = ..., timed_out: bool = ..., stdout: _Optional[_Union[Captured, _Mapping]] = ..., stderr: _Optional[_Union[Captured, _Mapping]] = ..., artifacts: _Optional[_Iterable[_Union[Artifact, _Mapping]]] = ..., reward: _Optional[_Union[Reward, _Mapping]] = ..., times: _Optional[_Union[Times, _Mapping]] = ..., usage: _Optional[_Union[Usage, _Mapping]] = ..., image_digest: _Optional[str] = ..., checkpoint: _Optional[_Union[Checkpoint, _Mapping]] = ..., actions: _Optional[int] = ...) -> None: ...
 
 class Failure(_message.Message):
     __slots__ = ("code", "domain", "message")

@@ -1,0 +1,154 @@
+"""Environments in Python: an async function that is run once per session of a job."""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+import inspect
+import traceback
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from . import errors
+from . import sandbox_calls as calls
+from .aio_session import AsyncSession
+from .session import Slots
+
+if TYPE_CHECKING:
+    from .aio import AsyncClient
+
+Solve = Callable[[AsyncSession], Awaitable[Any]]
+S = TypeVar("S", bound=Solve)
+
+PROBLEM_BYTES_MAX = 4000
+"""Of the text of an error; the yard takes little more."""
+PROBLEMS_MAX = 100
+LEFT_TO_THE_YARD = (errors.SandboxGone, errors.ClaimLost)
+"""What the yard deals with: the session is over, or not this driver's any more."""
+
+
+def rollout(solve: S) -> S:
+    """Marks an `async def solve(s)` that drives one session: see `Client.drive`."""
+    of_its_own: bool = inspect.iscoroutinefunction(solve)
+    if not of_its_own:
+        raise errors.make("bad_request", f"`{shown(solve)}` is no coroutine function", "write `async def`")
+    return solve
+
+
+@dataclass
+class DriveInfo:
+    """What a drive came to."""
+
+    finished: int = 0
+    """Sessions that were finished, those with a problem among them."""
+    with_problem: int = 0
+    """Sessions whose `solve` raised."""
+    left: int = 0
+    """Sessions that were left to the yard: their sandbox or their claim was lost."""
+    problems: list[str] = field(default_factory=list)
+    """The first `PROBLEMS_MAX`, each with its rollout."""
+
+
+def job_id(job: Any) -> str:
+    return job if isinstance(job, str) else str(job.id)
+
+
+def shown(solve: Any) -> str:
+    return str(getattr(solve, "__name__", solve))
+
+
+async def drive(
+    client: AsyncClient,
+    job: str,
+    solve: Solve,
+    concurrency: int,
+    driver: str | None,
+    ttl: float,
+    raise_errors: bool,
+) -> DriveInfo:
+    if concurrency < 1:
+        raise errors.make("bad_request", f"`concurrency` is {concurrency}: at least one session is driven at a time")
+    return await _Drive(client, rollout(solve), driver, ttl, raise_errors).work(job, concurrency)
+
+
+class _Drive:
+    def __init__(
+        self, client: AsyncClient, solve: Solve, driver: str | None, ttl: float, raise_errors: bool
+    ) -> None:
+        self._client = client
+        self._solve = solve
+        self._slots = Slots(driver)
+        self._ttl = ttl
+        self._raise_errors = raise_errors
+        self._done = DriveInfo()
+
+    async def work(self, job: str, concurrency: int) -> DriveInfo:
+        free = list(range(concurrency))
+        running: dict[asyncio.Task[None], int] = {}
+        claiming: asyncio.Task[Any] | None = None
+        drained = False
+        try:
+            while not drained or running:
+                if claiming is None and free and not drained:
+                    claiming = asyncio.create_task(self._claim(job, heapq.heappop(free)))
+                waited: set[asyncio.Task[Any]] = {*running, *([claiming] if claiming else [])}
+                done, _ = await asyncio.wait(waited, return_when=asyncio.FIRST_COMPLETED)
+                for task in done - {claiming}:
+                    heapq.heappush(free, running.pop(task))
+                    task.result()
+                if claiming in done:
+                    assert claiming is not None
+                    slot, reply = claiming.result()
+                    claiming = None
+                    if not reply.HasField("session"):
+                        heapq.heappush(free, slot)
+                    else:
+                        session = AsyncSession(self._client, reply.session, self._ttl)
+                        running[asyncio.create_task(self._one(session))] = slot
+                    drained = reply.drained
+        finally:
+            left = [*running, *([claiming] if claiming else [])]
+            for task in left:
+                task.cancel()
+            await asyncio.gather(*left, return_exceptions=True)
+        return self._done
+
+    async def _claim(self, job: str, slot: int) -> tuple[int, Any]:
+        reply = await self._client._run(calls.claim(job, self._slots.name(slot), self._ttl))
+        return slot, reply
+
+    async def _one(self, session: AsyncSession) -> None:
+        async with session:
+            try:
+                returned = await self._solve(session)
+                if returned is not None:
+                    what = f"`{shown(self._solve)}` returned {returned!r:.100}"
+                    raise errors.make("bad_request", what, "give the reward with `s.finish(reward=...)`")
+                if not session.task.finished:
+                    await session.finish()
+            except LEFT_TO_THE_YARD:
+                self._done.left += 1
+                return
+            except errors.UnreachableError:
+                # The yard is away for good, or this drive is: the claim ends by itself.
+                raise
+            except Exception as error:
+                if self._raise_errors:
+                    raise
+                await self._failed(session, error)
+            if session.task.finished:
+                self._done.finished += 1
+
+    async def _failed(self, session: AsyncSession, error: Exception) -> None:
+        whole = "".join(traceback.format_exception_only(type(error), error)).strip()
+        text = whole.encode("utf-8", "replace")[:PROBLEM_BYTES_MAX].decode("utf-8", "ignore")
+        self._done.with_problem += 1
+        if len(self._done.problems) < PROBLEMS_MAX:
+            self._done.problems.append(f"{session.task.rollout}: {text}")
+        if session.task.finished:
+            return
+        try:
+            await session.finish(problem=text)
+        except LEFT_TO_THE_YARD:
+            self._done.left += 1

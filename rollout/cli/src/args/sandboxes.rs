@@ -1,0 +1,257 @@
+//! The arguments of commands about sandboxes.
+
+use std::path::PathBuf;
+
+use clap::{Args, Subcommand};
+use rollout::Millis;
+
+/// `KEY=VALUE`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Pair {
+    pub key: String,
+    pub value: String,
+}
+
+fn pair(text: &str) -> Result<Pair, String> {
+    match text.split_once('=') {
+        Some((key, value)) if !key.is_empty() => Ok(Pair { key: key.to_owned(), value: value.to_owned() }),
+        _ => Err("expected KEY=VALUE".to_owned()),
+    }
+}
+
+#[derive(Debug, Subcommand)]
+pub enum SandboxCommand {
+    /// Create a sandbox and wait until it is ready; it ends by `kill` or by its deadlines
+    Create(Box<SandboxCreate>),
+    /// List the sandboxes that clients created
+    Ls(SandboxLs),
+    /// Show a sandbox
+    Show(SandboxId),
+}
+
+#[derive(Debug, Args)]
+pub struct SandboxCreate {
+    /// What it starts from, as in a spec: host, dir:/path or an image
+    #[arg(long, default_value = "host")]
+    pub image: String,
+    /// Begin with the files of this checkpoint, over that checkpoint's image
+    #[arg(long, value_name = "CHECKPOINT")]
+    pub checkpoint: Option<String>,
+    /// CPU to reserve, such as 500m
+    #[arg(long)]
+    pub cpu: Option<String>,
+    /// Memory to reserve, such as 512Mi
+    #[arg(long)]
+    pub memory: Option<String>,
+    /// The most CPU
+    #[arg(long, value_name = "CPU")]
+    pub limit_cpu: Option<String>,
+    /// The most memory
+    #[arg(long, value_name = "MEMORY")]
+    pub limit_memory: Option<String>,
+    /// The most its writable layer may have
+    #[arg(long, value_name = "DISK")]
+    pub limit_disk: Option<String>,
+    /// The most processes
+    #[arg(long, value_name = "N")]
+    pub limit_pids: Option<u32>,
+    /// A label to find it by
+    #[arg(long = "label", value_name = "KEY=VALUE", value_parser = pair)]
+    pub labels: Vec<Pair>,
+    /// A variable of its environment
+    #[arg(short, long = "env", value_name = "KEY=VALUE", value_parser = pair)]
+    pub env: Vec<Pair>,
+    /// Who its commands run as
+    #[arg(short, long)]
+    pub user: Option<String>,
+    /// Where its commands start
+    #[arg(short, long, value_name = "DIR")]
+    pub workdir: Option<String>,
+    /// Without a call for so long it ends [default: 5m]
+    #[arg(long, value_name = "DURATION", value_parser = clap::value_parser!(Millis))]
+    pub idle_timeout: Option<Millis>,
+    /// So long after it was ready it ends, paused or not [default: 1h]
+    #[arg(long, value_name = "DURATION", value_parser = clap::value_parser!(Millis))]
+    pub timeout: Option<Millis>,
+    /// How long it may wait for room and become ready [default: 5m]
+    #[arg(long, value_name = "DURATION", value_parser = clap::value_parser!(Millis))]
+    pub start_timeout: Option<Millis>,
+    /// Down the idle ladder after so long without a call
+    #[arg(long, value_name = "DURATION", value_parser = clap::value_parser!(Millis))]
+    pub park_after: Option<Millis>,
+    /// The same key gives the same sandbox, however often it is sent [default: a fresh one]
+    #[arg(long, value_name = "KEY")]
+    pub idempotency_key: Option<String>,
+}
+
+#[derive(Debug, Args)]
+pub struct SandboxLs {
+    /// Those that have all of these labels only
+    #[arg(short = 'l', long, value_name = "KEY=VALUE,...", value_delimiter = ',', value_parser = pair)]
+    pub selector: Vec<Pair>,
+    /// Those that have ended, too
+    #[arg(long)]
+    pub all: bool,
+    /// The most rows
+    #[arg(long, default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    pub limit: u32,
+}
+
+#[derive(Debug, Args)]
+pub struct SandboxId {
+    /// The sandbox, as `rollyard sandbox ls` has it: ROLLOUT@NODE, or ROLLOUT
+    pub sandbox: String,
+}
+
+#[derive(Debug, Args)]
+pub struct Exec {
+    /// The sandbox, as `rollyard sandbox ls` has it
+    pub sandbox: String,
+    /// The program and its arguments
+    #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true)]
+    pub command: Vec<String>,
+    /// Pass standard input on
+    #[arg(short, long)]
+    pub interactive: bool,
+    /// Give it a terminal, of the size of this one
+    #[arg(short, long)]
+    pub tty: bool,
+    /// A variable of its environment
+    #[arg(short, long = "env", value_name = "KEY=VALUE", value_parser = pair)]
+    pub env: Vec<Pair>,
+    /// Who it runs as
+    #[arg(short, long)]
+    pub user: Option<String>,
+    /// Where it starts
+    #[arg(short, long, value_name = "DIR")]
+    pub workdir: Option<String>,
+    /// Its whole tree is killed then [default: the timeout of the step]
+    #[arg(long, value_name = "DURATION", value_parser = clap::value_parser!(Millis))]
+    pub timeout: Option<Millis>,
+    /// It goes on when this command is interrupted
+    #[arg(long)]
+    pub detach: bool,
+    /// Write bytes as they are, even to a terminal
+    #[arg(long)]
+    pub raw: bool,
+}
+
+#[derive(Debug, Args)]
+pub struct Attach {
+    /// The sandbox, as `rollyard sandbox ls` has it
+    pub sandbox: String,
+    /// Feed the persistent shell of this name line by line: its environment, directory and functions
+    /// stay when this command ends, and every line is recorded
+    #[arg(long, value_name = "NAME")]
+    pub shell: Option<String>,
+    /// Of each line: the shell and what it runs are killed then [default: 1m]
+    #[arg(long, value_name = "DURATION", requires = "shell", value_parser = clap::value_parser!(Millis))]
+    pub timeout: Option<Millis>,
+    /// Who the shell runs as
+    #[arg(short, long, conflicts_with = "shell")]
+    pub user: Option<String>,
+    /// Where the shell starts
+    #[arg(short, long, value_name = "DIR", conflicts_with = "shell")]
+    pub workdir: Option<String>,
+}
+
+#[derive(Debug, Args)]
+pub struct Cp {
+    /// A file or directory: PATH of this machine, or SANDBOX:PATH
+    pub from: String,
+    /// Where to; a directory that is there gets a copy below it
+    pub to: String,
+    /// The most bytes to copy
+    #[arg(long, default_value = "16Gi", value_name = "SIZE", value_parser = clap::value_parser!(rollout::Bytes))]
+    pub max_bytes: rollout::Bytes,
+}
+
+#[derive(Debug, Args)]
+pub struct Fork {
+    /// The sandbox, as `rollyard sandbox ls` has it
+    pub sandbox: String,
+    /// How many
+    #[arg(short = 'n', long = "count", default_value_t = 1, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=64))]
+    pub count: u32,
+    /// A label of each
+    #[arg(long = "label", value_name = "KEY=VALUE", value_parser = pair)]
+    pub labels: Vec<Pair>,
+    /// The same key gives the same sandboxes, however often it is sent [default: a fresh one]
+    #[arg(long, value_name = "KEY")]
+    pub idempotency_key: Option<String>,
+}
+
+#[derive(Debug, Args)]
+pub struct Pause {
+    /// The sandbox, as `rollyard sandbox ls` has it
+    pub sandbox: String,
+    /// Only if its lifecycle is at this version
+    #[arg(long, value_name = "VERSION")]
+    pub version: Option<u64>,
+}
+
+#[derive(Debug, Args)]
+pub struct Kill {
+    /// Sandboxes, as `rollyard sandbox ls` has them
+    #[arg(required_unless_present = "selector", conflicts_with = "selector", value_name = "SANDBOX")]
+    pub sandboxes: Vec<String>,
+    /// All that have all of these labels
+    #[arg(short = 'l', long, value_name = "KEY=VALUE,...", value_delimiter = ',', value_parser = pair)]
+    pub selector: Vec<Pair>,
+    /// Kept with the sandbox
+    #[arg(long, default_value = "killed by the user")]
+    pub reason: String,
+}
+
+/// Of `checkpoint take`.
+#[derive(Debug, Args)]
+pub struct CheckpointTake {
+    /// The sandbox, as `rollyard sandbox ls` has it
+    pub sandbox: String,
+}
+
+/// One end of a copy.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Place {
+    Here(PathBuf),
+    In { sandbox: String, path: String },
+}
+
+impl Place {
+    /// `SANDBOX:PATH`, unless a slash or a leading dot says that it is a path of this machine.
+    pub fn parse(text: &str) -> Self {
+        match text.split_once(':') {
+            Some((sandbox, path))
+                if !sandbox.is_empty() && !sandbox.contains('/') && !sandbox.starts_with('.') =>
+            {
+                Self::In { sandbox: sandbox.to_owned(), path: path.to_owned() }
+            }
+            _ => Self::Here(PathBuf::from(text)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_place_is_of_this_machine_unless_a_sandbox_stands_before_a_colon() {
+        let here = |text: &str| assert_eq!(Place::parse(text), Place::Here(text.into()), "{text}");
+        here("a/b");
+        here("./a:b");
+        here("/a:b");
+        here(".a:b");
+        here("a");
+        here(":b");
+        let remote = Place::In { sandbox: "j0-g0-s0@n".into(), path: "/a:b".into() };
+        assert_eq!(Place::parse("j0-g0-s0@n:/a:b"), remote);
+    }
+
+    #[test]
+    fn a_pair_has_a_key() {
+        assert_eq!(pair("a=b=c"), Ok(Pair { key: "a".into(), value: "b=c".into() }));
+        assert_eq!(pair("a="), Ok(Pair { key: "a".into(), value: String::new() }));
+        assert!(pair("=b").is_err() && pair("ab").is_err());
+    }
+}

@@ -1,0 +1,178 @@
+//! `sandbox`, `fork`, `pause`, `resume`, `kill`: the life of a sandbox that a client created.
+
+use std::collections::BTreeMap;
+
+use rollout_wire::v1::{
+    CreateSandboxRequest, ForkSandboxRequest, GetSandboxRequest, KillSandboxesRequest, LifecycleReply,
+    ListSandboxesRequest, PauseSandboxRequest, ResumeSandboxRequest,
+};
+
+use super::Context;
+use super::specs::fresh_key;
+use crate::args::sandboxes::{Fork, Kill, Pair, Pause, SandboxCommand, SandboxCreate, SandboxId, SandboxLs};
+use crate::client::Client;
+use crate::error::Error;
+use crate::exit::ExitStatus;
+use crate::view;
+
+/// Rows of one page.
+const PAGE_ROWS: u32 = 1000;
+/// Sandboxes that one request ends, as the yard bounds it; more are sent in several.
+const KILL_IDS_MAX: usize = 1000;
+
+pub async fn sandbox(context: &Context, command: &SandboxCommand) -> Result<ExitStatus, Error> {
+    match command {
+        SandboxCommand::Create(args) => create(context, args).await,
+        SandboxCommand::Ls(args) => ls(context, args).await,
+        SandboxCommand::Show(args) => show(context, args).await,
+    }
+}
+
+/// A sandbox as the yard takes it.
+pub fn named(text: &str) -> Result<String, Error> {
+    let parsed: Result<rollout::SandboxId, _> = text.parse();
+    parsed.map(|id| id.to_string()).map_err(|_| Error::BadTarget {
+        text: rollout::text::shown(text, 80),
+        expected: "a sandbox (ROLLOUT@NODE, or ROLLOUT); list them with `rollyard sandbox ls`",
+    })
+}
+
+pub fn pairs(pairs: &[Pair]) -> BTreeMap<String, String> {
+    pairs.iter().map(|pair| (pair.key.clone(), pair.value.clone())).collect()
+}
+
+async fn create(context: &Context, args: &SandboxCreate) -> Result<ExitStatus, Error> {
+    let client = Client::connect(context.url()?).await?;
+    let text = |field: &Option<String>| field.clone().unwrap_or_default();
+    let request = CreateSandboxRequest {
+        idempotency_key: args.idempotency_key.clone().unwrap_or_else(fresh_key),
+        image: args.image.clone(),
+        request_cpu: text(&args.cpu),
+        request_memory: text(&args.memory),
+        limit_cpu: text(&args.limit_cpu),
+        limit_memory: text(&args.limit_memory),
+        limit_disk: text(&args.limit_disk),
+        limit_pids: args.limit_pids,
+        labels: pairs(&args.labels),
+        env: pairs(&args.env),
+        user: text(&args.user),
+        workdir: text(&args.workdir),
+        idle_timeout_ms: args.idle_timeout.map(|time| time.0),
+        timeout_ms: args.timeout.map(|time| time.0),
+        start_timeout_ms: args.start_timeout.map(|time| time.0),
+        checkpoint: text(&args.checkpoint),
+        project: String::new(),
+        park_after_ms: args.park_after.map(|time| time.0),
+    };
+    let made = view::Sandbox::from(client.done(client.sandboxes().create(request).await)?);
+    Context::print(&context.output.made(&[made]))?;
+    Ok(ExitStatus::Success)
+}
+
+async fn ls(context: &Context, args: &SandboxLs) -> Result<ExitStatus, Error> {
+    let client = Client::connect(context.url()?).await?;
+    let limit = usize::try_from(args.limit).unwrap_or(usize::MAX);
+    let (mut rows, mut page_token) = (Vec::new(), String::new());
+    loop {
+        let page_size = u32::try_from(limit - rows.len()).unwrap_or(PAGE_ROWS).clamp(1, PAGE_ROWS);
+        let labels = pairs(&args.selector);
+        let request = ListSandboxesRequest { labels, ended_too: args.all, page_size, page_token };
+        let reply = client.done(client.sandboxes().list(request).await)?;
+        rows.extend(reply.sandboxes.into_iter().map(view::Sandbox::from));
+        page_token = reply.next_page_token;
+        if page_token.is_empty() || rows.len() >= limit {
+            break;
+        }
+    }
+    let more = !page_token.is_empty() || rows.len() > limit;
+    rows.truncate(limit);
+    Context::print(&context.output.sandboxes(&rows))?;
+    if more {
+        context.talk.say(&format!("there are more; see them with --limit above {limit}"));
+    }
+    Ok(ExitStatus::Success)
+}
+
+async fn show(context: &Context, args: &SandboxId) -> Result<ExitStatus, Error> {
+    let sandbox = named(&args.sandbox)?;
+    let client = Client::connect(context.url()?).await?;
+    let request = GetSandboxRequest { sandbox };
+    let told = view::Sandbox::from(client.done(client.sandboxes().get(request).await)?);
+    Context::print(&context.output.sandbox(&told))?;
+    Ok(ExitStatus::Success)
+}
+
+pub async fn fork(context: &Context, args: &Fork) -> Result<ExitStatus, Error> {
+    let sandbox = named(&args.sandbox)?;
+    let client = Client::connect(context.url()?).await?;
+    let request = ForkSandboxRequest {
+        sandbox,
+        count: args.count,
+        idempotency_key: args.idempotency_key.clone().unwrap_or_else(fresh_key),
+        labels: pairs(&args.labels),
+    };
+    let reply = client.done(client.sandboxes().fork(request).await)?;
+    let made: Vec<_> = reply.sandboxes.into_iter().map(view::Sandbox::from).collect();
+    Context::print(&context.output.made(&made))?;
+    Ok(ExitStatus::Success)
+}
+
+pub async fn pause(context: &Context, args: &Pause) -> Result<ExitStatus, Error> {
+    let sandbox = named(&args.sandbox)?;
+    let client = Client::connect(context.url()?).await?;
+    let request =
+        PauseSandboxRequest { sandbox: sandbox.clone(), claim: String::new(), version: args.version };
+    print_lifecycle(context, &sandbox, client.done(client.sandboxes().pause(request).await)?)
+}
+
+pub async fn resume(context: &Context, args: &Pause) -> Result<ExitStatus, Error> {
+    let sandbox = named(&args.sandbox)?;
+    let client = Client::connect(context.url()?).await?;
+    let request =
+        ResumeSandboxRequest { sandbox: sandbox.clone(), claim: String::new(), version: args.version };
+    print_lifecycle(context, &sandbox, client.done(client.sandboxes().resume(request).await)?)
+}
+
+fn print_lifecycle(context: &Context, sandbox: &str, reply: LifecycleReply) -> Result<ExitStatus, Error> {
+    let told = view::Lifecycle {
+        sandbox: sandbox.to_owned(),
+        rung: reply.rung,
+        version: reply.version,
+        reclaimed_bytes: reply.reclaimed_bytes,
+    };
+    Context::print(&context.output.lifecycle(&told))?;
+    Ok(ExitStatus::Success)
+}
+
+/// What cannot be ended does not keep the others.
+pub async fn kill(context: &Context, args: &Kill) -> Result<ExitStatus, Error> {
+    let ids = args.sandboxes.iter().map(|id| named(id)).collect::<Result<Vec<_>, _>>()?;
+    let client = Client::connect(context.url()?).await?;
+    let by_labels = KillSandboxesRequest {
+        labels: pairs(&args.selector),
+        reason: args.reason.clone(),
+        ..KillSandboxesRequest::default()
+    };
+    let by_name = |ids: &[String]| KillSandboxesRequest {
+        sandboxes: ids.to_vec(),
+        reason: args.reason.clone(),
+        ..KillSandboxesRequest::default()
+    };
+    let requests = match ids.as_slice() {
+        [] => vec![by_labels],
+        ids => ids.chunks(KILL_IDS_MAX).map(by_name).collect(),
+    };
+    let mut whole = view::Killed { killed: Vec::new(), failed: Vec::new() };
+    for request in requests {
+        let part = view::Killed::from(client.done(client.sandboxes().kill(request).await)?);
+        whole.killed.extend(part.killed);
+        whole.failed.extend(part.failed);
+    }
+    Context::print(&context.output.killed(&whole))?;
+    let Some(first) = whole.failed.first() else { return Ok(ExitStatus::Success) };
+    for one in &whole.failed {
+        let shown = |text: &str| rollout::text::shown(text, 240);
+        context.talk.say(&format!("{}: {} ({})", shown(&one.sandbox), shown(&one.message), shown(&one.code)));
+    }
+    Err(Error::KillFailed { failed: whole.failed.len(), first: first.sandbox.clone() })
+}
