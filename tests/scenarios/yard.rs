@@ -189,6 +189,7 @@ impl Yard {
             usage: Usage::default(),
             image_digest: IMAGE.to_owned(),
             checkpoint: self.plan.step(attempt.step).checkpoint.after.then(|| workspace_of(attempt)),
+            actions: None,
         });
         self.event(Event::AttemptEnded { at, attempt, outcome, kept });
     }
