@@ -13,8 +13,8 @@ use rollout_wire::v1::exec_output::Output;
 use rollout_wire::v1::sandboxes_server::{Sandboxes, SandboxesServer};
 use rollout_wire::{CODE_METADATA, v1};
 use tokio::net::UnixListener;
+use tokio::runtime::Runtime;
 use tokio::sync::mpsc;
-use tokio::task::JoinHandle;
 use tokio_stream::wrappers::{ReceiverStream, UnixListenerStream};
 use tonic::metadata::MetadataValue;
 use tonic::transport::Server;
@@ -46,12 +46,15 @@ pub struct Keeper {
 pub struct Serving {
     pub kept: Arc<Mutex<Kept>>,
     pub url: String,
-    task: JoinHandle<()>,
+    /// Of its own, so that its end ends every connection.
+    runtime: Option<Runtime>,
 }
 
 impl Drop for Serving {
     fn drop(&mut self) {
-        self.task.abort();
+        if let Some(runtime) = self.runtime.take() {
+            runtime.shutdown_background();
+        }
     }
 }
 
@@ -64,14 +67,18 @@ impl Serving {
 /// Serves in `dir`, over the blobs of a yard there.
 pub fn serve(dir: &Path) -> Serving {
     let path = dir.join("keeper.sock");
-    let listener = UnixListener::bind(&path).unwrap();
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
+    let listener = {
+        let _inside = runtime.enter();
+        UnixListener::bind(&path).unwrap()
+    };
     let kept = Arc::new(Mutex::new(Kept::default()));
     let blobs = format!("file://{}", dir.join("data/blobs").display());
     let keeper = Keeper { kept: kept.clone(), blobs };
     let (service, incoming) = (SandboxesServer::new(keeper), UnixListenerStream::new(listener));
     let serving = Server::builder().serve_with_incoming(service, incoming);
-    let task = tokio::spawn(async move { serving.await.unwrap() });
-    Serving { kept, url: format!("unix:{}", path.display()), task }
+    runtime.spawn(async move { serving.await.unwrap() });
+    Serving { kept, url: format!("unix:{}", path.display()), runtime: Some(runtime) }
 }
 
 /// A refusal in a node's own words.

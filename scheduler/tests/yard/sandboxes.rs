@@ -405,7 +405,9 @@ async fn streams_go_both_ways_one_message_after_the_other() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_caller_that_takes_nothing_stops_its_own_call_and_no_other() {
-    let world = World::new(Behaviour::default()).await;
+    let mut world = World::new(Behaviour::default()).await;
+    // As many windows as there are calls fit into that of its connection.
+    world.client = SandboxesClient::new(world.yard.narrow_channel().await);
     let made = world.create("one").await;
     let mut stalled = Vec::new();
     for _ in 0..20 {

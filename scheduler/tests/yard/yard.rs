@@ -70,8 +70,12 @@ impl Yard {
 
     /// Takes no more than a little ahead of its reader, whatever the transport would like.
     pub async fn narrow_client(&self) -> JobsClient<Channel> {
+        JobsClient::new(self.narrow_channel().await)
+    }
+
+    pub async fn narrow_channel(&self) -> Channel {
         let narrow = Endpoint::from_static("http://yard").initial_stream_window_size(65_535);
-        JobsClient::new(connect(&self.socket(), narrow).await)
+        connect(&self.socket(), narrow).await
     }
 
     pub fn summary(&self, job: &str) -> Summary {

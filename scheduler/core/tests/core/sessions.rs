@@ -145,7 +145,7 @@ fn a_session_is_found_where_it_runs_also_after_a_restart() {
     begin(&mut yard, &started);
     let live = LiveSession { rollout: first(), step: talk, attempt: 0, node: node("n1") };
     for restarts in 0..2 {
-        assert_eq!(yard.cluster.live_sessions(JOB), [live.clone()], "after {restarts} restarts");
+        assert_eq!(yard.cluster.live_sessions(JOB), vec![live.clone()], "after {restarts} restarts");
         assert_eq!(yard.cluster.whereabouts(first(), talk), Whereabouts::Runs(node("n1")));
         assert!(yard.cluster.has_sessions_left(JOB));
         yard.restart();
