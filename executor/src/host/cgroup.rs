@@ -17,7 +17,7 @@ use rollout::quantity::Limit;
 
 use super::open;
 
-mod groups;
+mod trees;
 
 /// The one name Rollyard uses at the top of a hierarchy.
 pub const PARENT: &str = "rollyard";
@@ -273,6 +273,7 @@ impl Tree {
 
     /// Removes the leaves; those that stay are named.
     pub fn remove(&self, id: &str) -> Vec<String> {
+        self.remove_trees(id);
         let mut left = Vec::new();
         for (index, dir) in self.dirs.iter().enumerate() {
             let removed = name(id).and_then(|leaf| {
@@ -283,7 +284,6 @@ impl Tree {
                             if error.raw_os_error() == Some(libc::EBUSY) && tries < REMOVE_TRIES_MAX =>
                         {
                             tries += 1;
-                            self.remove_groups(id);
                             std::thread::sleep(REMOVE_PAUSE);
                         }
                         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),

@@ -23,6 +23,8 @@ pub(super) struct Claim(Option<Held>);
 
 impl Claim {
     /// The token for `driver`: `fresh`, or the one it has already. None: another driver holds it.
+    ///
+    /// Whoever waits for a call of its own is not silent: see [`keep`](Self::keep).
     pub fn take(&mut self, driver: &str, ttl: Duration, fresh: String, now: Instant) -> Option<String> {
         match &mut self.0 {
             Some(held) if held.lives(now) && held.driver != driver => None,
@@ -45,9 +47,9 @@ impl Claim {
         Some(held.ttl)
     }
 
-    /// Keeps it while a call of its driver goes on.
-    pub fn keep(&mut self, now: Instant) {
-        if let Some(held) = self.0.as_mut().filter(|held| held.lives(now)) {
+    /// It was heard of up to now: by traffic, or (`waits`) by a call that went on all the time since.
+    pub fn keep(&mut self, now: Instant, waits: bool) {
+        if let Some(held) = self.0.as_mut().filter(|held| waits || held.lives(now)) {
             held.heard_at = now;
         }
     }
@@ -73,7 +75,10 @@ mod tests {
         assert_eq!(claim.hear("t5", at(28)), Some(ttl));
         assert_eq!(claim.hear("t5", at(37)), Some(ttl));
         assert_eq!(claim.hear("t5", at(47)), None, "over by itself");
-        claim.keep(at(48));
+        claim.keep(at(48), false);
         assert_eq!(claim.hear("t5", at(48)), None, "nothing brings it back");
+        assert_eq!(claim.take("c", ttl, "t6".to_owned(), at(49)).as_deref(), Some("t6"));
+        claim.keep(at(90), true);
+        assert_eq!(claim.take("d", ttl, "t7".to_owned(), at(99)), None, "it waited for a call until 90");
     }
 }

@@ -125,8 +125,8 @@ impl Busy {
 
 impl Drop for Busy {
     fn drop(&mut self) {
-        lock(&self.0.activity).busy -= 1;
         self.0.touch();
+        lock(&self.0.activity).busy -= 1;
     }
 }
 
@@ -198,6 +198,7 @@ impl Live {
             return None;
         }
         let fresh = hex::encode(rand::random::<[u8; 16]>());
+        self.keep_of_who_waits();
         let token = lock(&self.claim).take(driver, ttl, fresh, Instant::now());
         if token.is_some() {
             self.touch();
@@ -220,6 +221,7 @@ impl Live {
                 "a sandbox that a client created is not claimed: leave it empty",
             ));
         }
+        self.keep_of_who_waits();
         let heard = lock(&self.claim).hear(token, Instant::now());
         let lost = || {
             let words = format!("session {} is not held by this claim", self.name());
@@ -230,13 +232,24 @@ impl Live {
         Ok(ttl)
     }
 
+    /// A driver that waits for a call has not gone, however long it takes.
+    fn keep_of_who_waits(&self) {
+        if lock(&self.activity).busy > 0 {
+            lock(&self.claim).keep(Instant::now(), true);
+        }
+    }
+
     // ---- when it was last heard of ------------------------------------------------------------
 
     /// Traffic of any kind.
     pub(super) fn touch(&self) {
         let now = Instant::now();
-        lock(&self.activity).heard_at = now;
-        lock(&self.claim).keep(now);
+        let waits = {
+            let mut activity = lock(&self.activity);
+            activity.heard_at = now;
+            activity.busy > 0
+        };
+        lock(&self.claim).keep(now, waits);
     }
 
     pub(super) fn busy(self: &Arc<Self>) -> Busy {

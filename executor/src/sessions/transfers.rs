@@ -121,7 +121,6 @@ pub(super) async fn read(
     request: v1::ReadFileRequest,
 ) -> Result<mpsc::Receiver<Result<v1::FileChunk, Status>>, Refusal> {
     let permit = permit(live)?;
-    let busy = live.busy();
     let pinned = pinned(live, &request.path, &request.version).await?;
     let size = pinned.entry.size.0;
     if request.offset > size {
@@ -131,7 +130,7 @@ pub(super) async fn read(
     let (chunks, queue) = mpsc::channel(QUEUE_MAX);
     let session = Arc::clone(live);
     live.tasks().spawn(async move {
-        let (_permit, _busy) = (permit, busy);
+        let _permit = permit;
         let sending = send_file(&session, &chunks, pinned, request.offset, end);
         let sent = tokio::select! {
             sent = sending => sent,
@@ -222,7 +221,6 @@ pub(super) async fn write(
     chunks: &mut Streaming<v1::WriteFileChunk>,
 ) -> Result<v1::FileInfo, Refusal> {
     let _permit = permit(live)?;
-    let _busy = live.busy();
     let limit = live.step.resources.limit.disk;
     if start.size > limit.0 {
         let words = format!("{} bytes do not fit a workspace of {limit}", start.size);

@@ -160,6 +160,18 @@ async fn a_session_is_held_by_one_driver(lab: &mut Lab) {
         };
         assert_eq!(lab.client.claim(request).await.unwrap().into_inner().session.is_some(), found);
     }
+    // Its ttl is a second now: who waits for a call for longer keeps it.
+    let (held, other) = tokio::join!(session.said("long", "sleep 1.5; echo held"), async {
+        tokio::time::sleep(std::time::Duration::from_millis(1300)).await;
+        let request = v1::ClaimSessionRequest {
+            driver: "another".to_owned(),
+            ttl_ms: 1000,
+            rollout: rollout.clone(),
+            ..v1::ClaimSessionRequest::default()
+        };
+        lab.client.clone().claim(request).await.unwrap().into_inner().session
+    });
+    assert!(held == "held" && other.is_none(), "{other:?}");
     // Silent for its ttl: another may have it, and the first is told.
     let taken = loop {
         if let Some(taken) = lab.claim(&rollout, "another").await {
@@ -167,7 +179,7 @@ async fn a_session_is_held_by_one_driver(lab: &mut Lab) {
         }
         tokio::time::sleep(std::time::Duration::from_millis(20)).await;
     };
-    assert_eq!(taken.actions, 1);
+    assert_eq!(taken.actions, 2);
     assert_eq!(code(&session.act("late", shell("true")).await.unwrap_err()), "claim_lost");
     let driven = crate::driver::Driven { claim: taken.claim, ..session };
     assert!(driven.act("mine", shell("echo here")).await.unwrap().repeated, "what was recorded stays");

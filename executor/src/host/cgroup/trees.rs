@@ -1,11 +1,11 @@
 //! Groups of processes within one sandbox: cgroups below its v2 leaf, without limits of their own. What
 //! is born in one stays in it, whatever session or parent it takes, so one order ends the whole tree.
 
-use std::ffi::{CStr, CString};
+use std::ffi::CString;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 
-use super::{Tree, field, name};
+use super::{REMOVE_PAUSE, REMOVE_TRIES_MAX, Tree, field, name};
 use crate::host::open;
 
 fn group(id: &str, number: u64) -> String {
@@ -54,7 +54,7 @@ impl Tree {
 
     /// Removes what is empty below the leaf of a sandbox that ends. What stays shows as a leaf that
     /// cannot be removed.
-    pub(super) fn remove_groups(&self, id: &str) {
+    pub(super) fn remove_trees(&self, id: &str) {
         let listed = name(id).and_then(|leaf| {
             let dir = open::at(self.dirs[0].as_fd(), &leaf, libc::O_RDONLY | libc::O_DIRECTORY)?;
             Ok(nix::dir::Dir::from_fd(dir)?)
@@ -71,7 +71,15 @@ impl Tree {
             return;
         };
         for group in groups {
-            let _ = open::remove(leaf.as_fd(), CStr::as_ref(&group), libc::AT_REMOVEDIR);
+            let mut tries = 0;
+            while let Err(error) = open::remove(leaf.as_fd(), &group, libc::AT_REMOVEDIR) {
+                // Its last processes may be on their way out.
+                if error.raw_os_error() != Some(libc::EBUSY) || tries >= REMOVE_TRIES_MAX {
+                    break;
+                }
+                tries += 1;
+                std::thread::sleep(REMOVE_PAUSE);
+            }
         }
     }
 
