@@ -7,6 +7,7 @@ import subprocess
 import sys
 import textwrap
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import lab
 import pytest
@@ -274,3 +275,39 @@ def test_calls_side_by_side_have_the_same_ids_each_time(client):
 
     asyncio.run(work())
     job.wait(timeout=lab.HANG_S)
+
+
+def test_drivers_and_sandboxes_outlive_the_scheduler(yard):
+    """It is killed while sessions are driven; what is done is done once, and nothing is lost."""
+    scheduler = yard.start("scheduler", "--listen", yard.socket)
+    lab.wait_until(lambda: (yard.data / "yard.sock").exists(), "the scheduler listens")
+    executor = yard.start("executor", "--name", "n1", "--scheduler", yard.socket, data=yard.directory / "n1")
+    try:
+        with ry.Client(yard.socket, start=False) as client:
+            small = {"memory": "16Mi", "disk_limit": "16Mi"}
+            sandbox = client.sandbox(labels={"of": "test"}, **small)
+            sandbox.run("echo before > f")
+            job = client.submit(spec("outlives", rows=4), table=str(yard.table))
+            turns = []
+
+            async def solve(s):
+                for turn in range(12):
+                    done = await s.run(f"echo {turn} >> log; sleep 0.2; wc -l < log")
+                    assert int(done.text) == turn + 1, "each line is there once"
+                    turns.append(turn)
+                await s.finish(reward=1.0)
+
+            with ThreadPoolExecutor(1) as pool:
+                driving = pool.submit(client.drive, job, solve, concurrency=4)
+                lab.wait_until(lambda: len(turns) >= 8, "turns are made")
+                lab.end(scheduler, signal.SIGKILL)
+                scheduler = yard.start("scheduler", "--listen", yard.socket)
+                done = driving.result(timeout=lab.HANG_S)
+            assert (done.finished, done.with_problem, done.left) == (4, 0, 0), done
+            info = client.job(job.id).wait(timeout=lab.HANG_S)
+            assert (info.rewards.count, info.rewards.mean, len(turns)) == (4, 1.0, 48)
+            assert sandbox.read("f") == b"before\n"
+            assert sandbox.kill()
+    finally:
+        for process in (executor, scheduler):
+            lab.end(process)
