@@ -270,7 +270,6 @@ def test_a_paused_sandbox_stands_still_and_the_next_call_resumes_it(sandbox):
     lab.wait_until(lambda: sandbox.stat("tick").version != tick, "it goes on")
 
 
-@pytest.mark.xfail(strict=True, reason="the scheduler does not ask executors how their sandboxes are")
 def test_a_paused_sandbox_is_shown_as_paused(client, sandbox):
     sandbox.pause()
     assert sandbox.info().state == "paused"

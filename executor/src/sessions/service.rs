@@ -175,8 +175,13 @@ impl Sandboxes for Service {
     async fn create(&self, _: Request<v1::CreateSandboxRequest>) -> Answer<v1::Sandbox> {
         Err(elsewhere("Create"))
     }
-    async fn get(&self, _: Request<v1::GetSandboxRequest>) -> Answer<v1::Sandbox> {
-        Err(elsewhere("Get"))
+    /// Only what this node knows better than the scheduler: whether it stands still.
+    async fn get(&self, request: Request<v1::GetSandboxRequest>) -> Answer<v1::Sandbox> {
+        let request = request.into_inner();
+        let live = self.sessions.find(&named(&request.sandbox)?);
+        let live = live.ok_or_else(|| not_found(&request.sandbox))?;
+        let state = if live.is_parked() { "paused" } else { "running" };
+        Ok(Response::new(v1::Sandbox { id: live.name(), state: state.to_owned(), ..v1::Sandbox::default() }))
     }
     async fn list(&self, _: Request<v1::ListSandboxesRequest>) -> Answer<v1::ListSandboxesReply> {
         Err(elsewhere("List"))

@@ -1,18 +1,27 @@
 //! Sandboxes as clients see them.
 
+use std::time::Duration;
+
+use futures::future::BoxFuture;
+use futures::{FutureExt as _, StreamExt as _};
 use rollout::outcome::Outcome;
 use rollout::plan::Field;
 use rollout::state::JobState;
-use rollout::{FailureCode, JobId, Millis, SandboxId, StepIndex, Timestamp};
+use rollout::{FailureCode, JobId, Millis, NodeId, SandboxId, StepIndex, Timestamp};
 use rollout_wire::{to_wire, v1};
 use scheduler_core::sessions::Whereabouts;
 
-use super::{Refused, SandboxesService, check_labels, sandbox_id};
+use super::{Refused, SandboxesService, check_labels, client, sandbox_id};
 use crate::api::{ApiCode, ApiError, page};
 use crate::jobs::JobFacts;
 use crate::store::{SandboxRow, only_rollout};
 
 const ENDED: &str = "ended";
+const RUNNING: &str = "running";
+/// How long a node may take to say how a sandbox is; it is shown as running then.
+const STATE_ANSWER_MAX: Duration = Duration::from_secs(1);
+/// Sandboxes of one list that nodes are asked about at once.
+const ASKED_AT_ONCE_MAX: usize = 64;
 
 pub(super) async fn get(
     service: &SandboxesService,
@@ -24,9 +33,10 @@ pub(super) async fn get(
         if id.rollout != only_rollout(job) || id.step != StepIndex(0) {
             return Err(ApiError::not_found("sandbox", &request.sandbox).into());
         }
-        return Ok(message(&row, false));
+        return Ok(as_it_is(service, message(&row, false)).await);
     }
-    Ok(session(service, id, &request.sandbox).await?)
+    let found = session(service, id, &request.sandbox).await?;
+    Ok(as_it_is(service, found).await)
 }
 
 pub(super) async fn list(
@@ -42,13 +52,39 @@ pub(super) async fn list(
     let rows = service.jobs.reads.sandboxes(&request.labels, request.ended_too, before, size).await?;
     let last = rows.last().filter(|_| rows.len() == size as usize);
     let next_page_token = last.map(|row| format!("{}/{}", row.created_at.0, row.job)).unwrap_or_default();
-    let sandboxes = rows.iter().map(|row| message(row, false)).collect();
+    let shown = |row| as_it_is(service, message(row, false)).boxed();
+    let asked: Vec<BoxFuture<'_, v1::Sandbox>> = rows.iter().map(shown).collect();
+    let sandboxes = futures::stream::iter(asked).buffered(ASKED_AT_ONCE_MAX).collect().await;
     Ok(v1::ListSandboxesReply { sandboxes, next_page_token })
 }
 
 fn behind(token: &str) -> Option<(Timestamp, JobId)> {
     let (at, job) = token.split_once('/')?;
     Some((Timestamp(at.parse().ok()?), job.parse().ok()?))
+}
+
+/// With what only its node knows: whether it is paused.
+async fn as_it_is(service: &SandboxesService, shown: v1::Sandbox) -> v1::Sandbox {
+    if shown.state != RUNNING {
+        return shown;
+    }
+    let Some(channel) = shown.node.parse().ok().and_then(|node| service.channels.to(&NodeId(node)).ok())
+    else {
+        return shown;
+    };
+    let mut client = client(channel);
+    let asked = client.get(v1::GetSandboxRequest { sandbox: shown.id.clone() });
+    match tokio::time::timeout(STATE_ANSWER_MAX, asked).await {
+        Ok(Ok(told)) => v1::Sandbox { state: told.into_inner().state, ..shown },
+        Ok(Err(status)) => {
+            tracing::debug!(sandbox = shown.id, %status, "a node did not say how a sandbox is");
+            shown
+        }
+        Err(_) => {
+            tracing::debug!(sandbox = shown.id, "a node did not say in time how a sandbox is");
+            shown
+        }
+    }
 }
 
 pub(super) fn name(row: &SandboxRow) -> String {
@@ -58,7 +94,7 @@ pub(super) fn name(row: &SandboxRow) -> String {
 pub(super) fn message(row: &SandboxRow, adopted: bool) -> v1::Sandbox {
     let state = match row {
         SandboxRow { state: JobState::Finished | JobState::Cancelled, .. } => ENDED,
-        SandboxRow { started_at: Some(_), .. } => "running",
+        SandboxRow { started_at: Some(_), .. } => RUNNING,
         SandboxRow { node: Some(_), .. } => "starting",
         _ => "waiting",
     };
@@ -98,7 +134,7 @@ async fn session(service: &SandboxesService, id: SandboxId, text: &str) -> Resul
         Whereabouts::Over => ENDED,
         Whereabouts::Waits => "waiting",
         Whereabouts::Starts(_) => "starting",
-        Whereabouts::Runs(_) => "running",
+        Whereabouts::Runs(_) => RUNNING,
     };
     let node = last.map(|last| last.node.clone());
     let timeout = match planned.timeout {
