@@ -19,7 +19,7 @@ crate::cases![
 ];
 
 async fn a_creation_that_fails_at_any_step_leaves_nothing(lab: &Lab) -> Done {
-    let before = tests::census::Census::take(&lab.data_dir).unwrap();
+    let before = crate::lab::before("before", &lab.data_dir).await.unwrap();
     for disk in [Bytes(16 * MIB), LOOP_DISK] {
         for step in Step::ALL {
             let mut spec = lab.spec();
@@ -127,7 +127,7 @@ async fn the_first_burst_of_an_executor_is_served(lab: &Lab) -> Done {
 }
 
 async fn a_hundred_in_a_row_and_eighty_at_once_leave_nothing(lab: &Lab) -> Done {
-    let before = tests::census::Census::take(&lab.data_dir).unwrap();
+    let before = crate::lab::before("before", &lab.data_dir).await.unwrap();
     for _ in 0..100 {
         let sandbox = lab.sandbox().await;
         assert_eq!(said(&sandbox, "echo ok").await, "ok");

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use executor::sandbox::SandboxSpec;
-use tests::census::{Census, namespace};
+use tests::census::namespace;
 use tokio::task::JoinSet;
 
 use crate::lab::{Done, Lab, said, settled, until};
@@ -26,7 +26,7 @@ fn of_the_kernel() -> Option<u64> {
 
 async fn a_thousand_network_namespaces_at_once_leave_none(lab: &Lab) -> Done {
     let Some(kernel_before) = of_the_kernel() else { return Err(Skip("no /proc/slabinfo".into())) };
-    let before = Census::take(&lab.data_dir).unwrap();
+    let before = crate::lab::before("before", &lab.data_dir).await.unwrap();
     let specs: Vec<SandboxSpec> = (0..SANDBOXES).map(|_| lab.spec()).collect();
     // All are asked for at once. As soon as it is there, every third is dropped, which ends it in the
     // background, every third is destroyed, and every third lives until all others are made.

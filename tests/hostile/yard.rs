@@ -79,8 +79,7 @@ pub fn run(name: &str, case: Case) -> Result<(), Failed> {
     let done = runtime.block_on(async {
         let yard = Yard::start(&top).await?;
         yard.serves().await;
-        crate::lab::ahead(name).await?;
-        let before = Census::take(&yard.data_dir)?.without_descriptors_of("executor");
+        let before = crate::lab::before(name, &yard.data_dir).await?.without_descriptors_of("executor");
         let done = tokio::time::timeout(HANG_GUARD, case(&yard)).await;
         let done = done.map_err(|_| Failed::from(format!("{name}: it hangs")))?;
         yard.serves().await;

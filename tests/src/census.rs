@@ -32,6 +32,12 @@ fn is_ahead(path: &Path) -> bool {
 pub struct Census(BTreeMap<&'static str, BTreeMap<String, usize>>);
 
 impl Census {
+    /// Whether something was being made ahead or handed on as it was taken: its files are open then.
+    pub fn is_of_a_maker_at_work(&self) -> bool {
+        let descriptors = self.0.get("descriptors");
+        descriptors.is_some_and(|kinds| kinds.keys().any(|kind| kind.contains("/pool.")))
+    }
+
     /// Everything of the executor that runs in this process on this (canonical) data directory.
     pub fn take(data_dir: &Path) -> io::Result<Self> {
         let mut census = Self::default();
