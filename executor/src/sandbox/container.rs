@@ -573,6 +573,7 @@ impl ContainerSandbox {
         path: &str,
         operation: impl FnOnce(&OwnedFd, &str, &str) -> Result<T, FileError> + Send + 'static,
     ) -> Result<T, FileError> {
+        files::check_not_mounted_over(path, &self.workdir, self.image.host_usr)?;
         let kept = Arc::clone(&self.alive().kept);
         let (owned_path, workdir) = (path.to_owned(), self.workdir.clone());
         let running = tokio::task::spawn_blocking(move || {

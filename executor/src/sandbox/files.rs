@@ -38,6 +38,19 @@ pub struct Owner {
     pub root: u32,
 }
 
+/// In the sandbox something else is mounted at these places: what files have there, no program of it
+/// sees.
+pub fn check_not_mounted_over(path: &str, workdir: &str, has_host_usr: bool) -> Result<(), FileError> {
+    let from = if path.starts_with('/') { path } else { workdir };
+    let first = from.split('/').find(|part| !part.is_empty() && *part != ".");
+    let problem = match first {
+        Some("dev" | "proc") => "the sandbox has a mount of its own there, which only its programs reach",
+        Some("usr") if has_host_usr => "the machine's own /usr is mounted there, read-only",
+        _ => return Ok(()),
+    };
+    Err(FileError::BadPath { path: path.chars().take(SHOWN_MAX).collect(), problem })
+}
+
 /// A path that was looked at: its parts, none of them `..`.
 struct Parts<'a> {
     shown: &'a str,
