@@ -17,10 +17,12 @@ crate::cases![
 ];
 
 const IOCTLS: &str = r#"
+#define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
 #include <sys/ioctl.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 #define TRY(name, call) do { errno = 0; long r = (long)(call); printf("%s %d\n", name, r < 0 ? errno : 0); } while (0)
 int main(int argc, char **argv) {
@@ -40,9 +42,12 @@ int main(int argc, char **argv) {
     TRY("tiocsti", ioctl(0, 0x5412, "x"));
     TRY("tiocsti_high", ioctl(0, 0xdead000000005412ul, "x"));
     TRY("tioclinux", ioctl(0, 0x541c, "x"));
+    TRY("setlease", fcntl(fd, 1024, F_WRLCK));
+    TRY("setlease_high", syscall(SYS_fcntl, fd, 0xdead000000000400ul, F_WRLCK));
     printf("allowed\n");
     TRY("getflags", ioctl(fd, 0x80086601, &flags));
     TRY("fionread", ioctl(fd, 0x541b, &flags));
+    TRY("getlease", fcntl(fd, 1025));
     close(fd);
   }
   return 0;
@@ -64,7 +69,7 @@ async fn attempts(sandbox: &Held, user: &str, files: &str) {
         }
         refused += usize::from(expected == "1");
     }
-    assert_eq!(refused, 11 * files.split(' ').count(), "{output:?}");
+    assert_eq!(refused, 13 * files.split(' ').count(), "{output:?}");
 }
 
 /// Flags of a file, read from the host.

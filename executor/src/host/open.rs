@@ -126,3 +126,12 @@ pub fn write_at(dir: BorrowedFd<'_>, name: &CStr, bytes: &[u8]) -> io::Result<()
     checked(unsafe { libc::write(file.as_fd().as_raw_fd(), bytes.as_ptr().cast(), bytes.len()) } as i64)?;
     Ok(())
 }
+
+/// Gives a file that was opened with O_TMPFILE its first name.
+pub fn link_nameless(file: BorrowedFd<'_>, dir: BorrowedFd<'_>, name: &CStr) -> io::Result<()> {
+    // SAFETY: both names are C strings.
+    let linked = unsafe {
+        libc::linkat(file.as_raw_fd(), c"".as_ptr(), dir.as_raw_fd(), name.as_ptr(), libc::AT_EMPTY_PATH)
+    };
+    if linked < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+}

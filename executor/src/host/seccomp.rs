@@ -142,6 +142,13 @@ const DENIED_IOCTLS: &[u32] = &[
     0x541c, // TIOCLINUX
 ];
 
+/// Commands of fcntl that take a lease or a delegation of a file. Whoever opens such a file waits for its
+/// holder, 45 s at most: the executor that reads an output, and init that starts a program.
+const DENIED_FCNTLS: &[u32] = &[
+    1024, // F_SETLEASE
+    1040, // F_SETDELEG
+];
+
 const fn step(code: u16, k: u32, jt: u8, jf: u8) -> libc::sock_filter {
     libc::sock_filter { code, jt, jf, k }
 }
@@ -200,6 +207,12 @@ pub fn program() -> Vec<libc::sock_filter> {
     }
     ioctl.push(allow);
     judge(&mut out, libc::SYS_ioctl, &ioctl);
+    let mut fcntl = vec![step(LOAD, at_argument(1), 0, 0)];
+    for denied in DENIED_FCNTLS {
+        fcntl.extend([step(JEQ, *denied, 0, 1), errno(libc::EPERM)]);
+    }
+    fcntl.push(allow);
+    judge(&mut out, libc::SYS_fcntl, &fcntl);
     out.push(allow);
     out
 }
@@ -330,6 +343,16 @@ mod tests {
         }
         for command in [0x5401u64, 0x5413, 0x8008_6601, 0x541b] {
             assert_eq!(native(libc::SYS_ioctl, [0, command, 0, 0, 0, 0]), RET_ALLOW, "{command:#x}");
+        }
+    }
+
+    #[test]
+    fn leases_are_refused_and_other_commands_of_fcntl_are_not() {
+        for command in [1024u64, 1040] {
+            assert_eq!(native(libc::SYS_fcntl, [3, command | GARBAGE, 1, 0, 0, 0]), EPERM, "{command}");
+        }
+        for command in [0u64, 1, 2, 3, 4, 6, 1025, 1026, 1030, 1031, 1033] {
+            assert_eq!(native(libc::SYS_fcntl, [3, command, 1, 0, 0, 0]), RET_ALLOW, "{command}");
         }
     }
 }

@@ -480,9 +480,13 @@ fn minus(a: Request, b: Request) -> Request {
 
 /// An orderly stop of the executor is nobody's failure: an attempt it interrupts is handed back, as
 /// if it had not been placed here, and costs no retry. One that ended by itself just before is
-/// told as it ended.
+/// told as it ended. So is a session that was driven: handed back, it would be there again under the
+/// same name with nothing of what its driver did.
 fn interrupted(mode: Mode, finish: &Finish) -> Option<String> {
     let Finish::Ended { outcome, .. } = finish else { return None };
+    if outcome.actions.is_some() {
+        return None;
+    }
     let failure = outcome.failure.as_ref().filter(|f| f.code == FailureCode::NodeLost)?;
     (mode == Mode::Stopping).then(|| failure.message.clone())
 }

@@ -281,6 +281,22 @@ fn a_stop_kills_tells_and_takes_nothing_new() {
 }
 
 #[test]
+fn a_stop_hands_back_what_it_interrupts_but_no_session() {
+    for (actions, told) in [(None, "refused"), (Some(0), "ended, kept false"), (Some(3), "ended, kept false")]
+    {
+        let mut book = book();
+        book.start(order(attempt(0, 0), 1));
+        let kill = Kill { code: FailureCode::NodeLost, ..cancel() };
+        book.stop(&kill);
+        let failure = Failure::new(FailureCode::NodeLost, "the executor was told to end");
+        let outcome = Outcome { actions, ..Outcome::unmeasured(failure, Times::default()) };
+        let finish = Finish::Ended { outcome: Box::new(outcome), kept: false };
+        let said = words(&book.finish(at(attempt(0, 0), 1), finish));
+        assert!(said.last().is_some_and(|said| said.starts_with(told)), "{actions:?}: {said:?}");
+    }
+}
+
+#[test]
 fn after_the_lease_nothing_is_told_and_nothing_stays() {
     let (mut book, a, b, c) = (book(), attempt(0, 0), attempt(1, 0), attempt(2, 0));
     for x in [a, b, c] {

@@ -194,10 +194,17 @@ pub fn read(root: BorrowedFd<'_>, workdir: &str, path: &str) -> Result<Option<(F
     if stat.st_mode & libc::S_IFMT != libc::S_IFREG {
         return Err(parts.not_a_file(kind_of(stat.st_mode)));
     }
-    // The descriptor already is that file: opening it again by number follows no path.
-    let again = File::options().read(true).open(format!("/proc/self/fd/{}", found.as_raw_fd()));
+    let again = reopen(found.as_fd());
     let file = again.map_err(|error| parts.error(error))?;
     Ok(Some((file, Bytes(u64::try_from(stat.st_size).unwrap_or(0)))))
+}
+
+/// Opens for reading what a descriptor stands for. The descriptor already is that file: by number no path
+/// is followed. Never waits for anybody who holds the file.
+fn reopen(found: BorrowedFd<'_>) -> io::Result<File> {
+    use std::os::unix::fs::OpenOptionsExt;
+    let by_number = format!("/proc/self/fd/{}", found.as_raw_fd());
+    File::options().read(true).custom_flags(libc::O_NONBLOCK).open(by_number)
 }
 
 /// What is at `path`: a file, or the names in a directory. None: nothing is there.
@@ -273,10 +280,12 @@ pub fn write(
     }
     let beside = format!(".rollyard-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
     let beside = CString::new(beside).map_err(|error| parts.error(error.into()))?;
-    let flags = libc::O_WRONLY | libc::O_CREAT | libc::O_EXCL | libc::O_NOFOLLOW;
-    let file = open::beneath(dir.as_fd(), &beside, flags, 0o600, open::CONFINED)
-        .map_err(|error| parts.error(error))?;
-    let written = fill(File::from(file), content, mode, owner).and_then(|()| {
+    let (file, has_name) = new_file(dir.as_fd(), &beside).map_err(|error| parts.error(error))?;
+    let written = fill(&mut File::from(file), content, mode, owner, |file| match has_name {
+        true => Ok(()),
+        false => open::link_nameless(file, dir.as_fd(), &beside),
+    });
+    let written = written.and_then(|()| {
         // SAFETY: both names are C strings.
         let moved =
             unsafe { libc::renameat(dir.as_raw_fd(), beside.as_ptr(), dir.as_raw_fd(), name.as_ptr()) };
@@ -289,24 +298,48 @@ pub fn write(
     })
 }
 
-fn fill(mut file: File, content: FileSource, mode: u32, owner: Owner) -> io::Result<()> {
+/// Without a name where the filesystem can: nobody sees it half written, and no checkpoint takes it along.
+/// Says whether it has one.
+fn new_file(dir: BorrowedFd<'_>, beside: &CStr) -> io::Result<(OwnedFd, bool)> {
+    let flags = libc::O_WRONLY | libc::O_TMPFILE;
+    match open::beneath(dir, c".", flags, 0o600, open::CONFINED) {
+        Ok(file) => Ok((file, false)),
+        Err(error)
+            if matches!(error.raw_os_error(), Some(libc::EOPNOTSUPP | libc::EISDIR | libc::ENOENT)) =>
+        {
+            let flags = libc::O_WRONLY | libc::O_CREAT | libc::O_EXCL | libc::O_NOFOLLOW;
+            Ok((open::beneath(dir, beside, flags, 0o600, open::CONFINED)?, true))
+        }
+        Err(error) => Err(error),
+    }
+}
+
+/// Content, mode and owner, then its name.
+fn fill(
+    file: &mut File,
+    content: FileSource,
+    mode: u32,
+    owner: Owner,
+    name: impl FnOnce(BorrowedFd<'_>) -> io::Result<()>,
+) -> io::Result<()> {
     use std::io::{Seek, Write};
     match content {
         FileSource::Bytes(bytes) => file.write_all(&bytes)?,
         FileSource::File(mut from) => {
             from.rewind()?;
-            io::copy(&mut from, &mut file)?;
+            io::copy(&mut from, file)?;
         }
         FileSource::Part { file: mut from, offset, size } => {
             from.seek(io::SeekFrom::Start(offset))?;
-            if io::copy(&mut io::Read::take(from, size), &mut file)? != size {
+            if io::copy(&mut io::Read::take(from, size), file)? != size {
                 return Err(io::ErrorKind::UnexpectedEof.into());
             }
         }
     }
     // No set-id bits: they mean nothing here, and nothing may carry them out.
     set_mode(file.as_fd(), mode & 0o777)?;
-    open::change_owner(file.as_fd(), owner.uid, owner.gid)
+    open::change_owner(file.as_fd(), owner.uid, owner.gid)?;
+    name(file.as_fd())
 }
 
 /// Removes whatever is at `path` and makes an empty directory there.

@@ -4,11 +4,11 @@ use std::collections::BTreeSet;
 use std::ffi::{CStr, CString};
 use std::fs::File;
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use rollout::{Bytes, Timestamp};
 
-use super::{DIR, Parts, SHOWN_MAX, kind_at, kind_of, readable_dir, remove_tree};
+use super::{DIR, Parts, SHOWN_MAX, kind_at, kind_of, readable_dir, remove_tree, reopen};
 use crate::host::open;
 use crate::sandbox::FileError;
 use crate::sandbox::driven::{Entry, EntryKind, Page, Pinned, Version};
@@ -110,8 +110,7 @@ pub fn open(
     if mode & libc::S_IFMT != libc::S_IFREG {
         return Err(FileError::NotAFile { path: path.to_owned(), found: kind_of(mode) });
     }
-    // The descriptor already is that file: opening it again by number follows no path.
-    let again = File::options().read(true).open(format!("/proc/self/fd/{}", found.as_raw_fd()));
+    let again = reopen(found.as_fd());
     let file = again.map_err(failed)?;
     let entry = entry(file.as_fd(), path, id_base).map_err(failed)?;
     Ok(Some(Pinned { file, entry }))
