@@ -22,6 +22,7 @@ use crate::workspace::Workspaces;
 mod account;
 mod environment;
 mod health;
+mod kept;
 mod meter;
 mod provision;
 mod saving;

@@ -6,6 +6,7 @@ pub mod container;
 pub mod driven;
 mod files;
 mod image;
+mod laying;
 mod packing;
 mod users;
 
@@ -170,6 +171,11 @@ pub trait Sandbox: Send + Sync + fmt::Debug {
     /// The layers it was made over, bottom first.
     fn layers(&self) -> &[Mounted];
 
+    /// Lays another layer over all that is there, as copies: what the sandbox would show if it had
+    /// been made with it on top. The copies are part of what it changed. Its processes must be dead.
+    /// Nothing is written through a link of the sandbox; after an error a part of it may be there.
+    async fn lay_over(&self, layer: &Mounted) -> Result<(), LayError>;
+
     /// Packs what the sandbox changed since it was made. Without a freeze, its processes must be
     /// dead. If this future is dropped, its processes go on and packing ends soon; a half written
     /// file is removed.
@@ -216,6 +222,14 @@ pub enum PackError {
     #[error("packing the workspace")]
     Tree(#[source] images::layers::Error),
     #[error("packing the workspace panicked")]
+    Panicked,
+}
+
+#[derive(Debug, thiserror::Error)]
+pub enum LayError {
+    #[error("copying a layer into the workspace")]
+    Tree(#[source] images::layers::Error),
+    #[error("copying a layer into the workspace panicked")]
     Panicked,
 }
 

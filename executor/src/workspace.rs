@@ -29,7 +29,7 @@ use tokio::sync::{OnceCell, Semaphore, watch};
 
 pub(crate) use fetch::FetchError;
 pub(crate) use save::{SaveError, Saving, save};
-pub(crate) use stack::{StackError, named, stack};
+pub(crate) use stack::{StackError, absent, fetch_beside, stack};
 
 /// Workspaces packed at once. Packing keeps a core and the disk busy.
 const PACKS_MAX: usize = 2;

@@ -28,12 +28,13 @@ const CLEAN_UP: Duration = Duration::from_secs(60);
 fn main() {
     executor::broker::run_if_asked();
     let is_root = nix::unistd::geteuid().is_root();
-    let tests: [(&str, Test); 9] = [
+    let tests: [(&str, Test); 10] = [
         ("a_step_succeeds_and_hands_in_what_it_made", |yard| Box::pin(success(yard))),
         ("a_step_out_of_time_is_told_and_then_killed", |yard| Box::pin(timeout(yard))),
         ("a_daemon_neither_delays_the_end_nor_outlives_it", |yard| Box::pin(daemon(yard))),
         ("limits_of_the_kernel_are_named", |yard| Box::pin(limits(yard))),
         ("a_chain_goes_on_in_one_sandbox", |yard| Box::pin(chain(yard))),
+        ("a_grader_goes_on_where_its_agent_worked_with_tests_of_its_own", |yard| Box::pin(in_place(yard))),
         ("a_grader_reads_no_fifo_and_no_link", |yard| Box::pin(rewards(yard))),
         ("a_flood_of_output_is_capped", |yard| Box::pin(flood(yard))),
         ("a_workspace_goes_from_sandbox_to_sandbox_higher_than_a_stack", |yard| Box::pin(stacks(yard))),
@@ -169,6 +170,49 @@ async fn chain(yard: &mut HostYard) {
     assert_eq!(yard.blob(outcome.stdout.as_ref().unwrap()).await, "one\n");
     let release = v1::ReleaseSandbox { attempt: Some(attempt(0, 1)), generation: 1 };
     yard.send(command::Kind::Release(release)).await;
+}
+
+/// The agent leaves tests, a link where they come, a process and a full disk.
+async fn in_place(yard: &mut HostYard) {
+    let dir = tempfile::tempdir().unwrap();
+    let tests = "if grep -l sleep /proc/[0-9]*/comm; then exit 1; fi; echo 0.5 > /logs/verifier/reward.txt";
+    std::fs::create_dir(dir.path().join("tests")).unwrap();
+    std::fs::write(dir.path().join("tests/test.sh"), tests).unwrap();
+    let (out, bounds) = (dir.path().join("packed"), images::layers::Bounds::new(rollout::Bytes(1 << 20)));
+    let packed = images::layers::pack_directory(&dir.path().join("tests"), "tests", &out, &bounds).unwrap();
+    let stored = yard.blobs.put(bytes::Bytes::from(std::fs::read(&out).unwrap())).await.unwrap();
+    assert_eq!(stored.sha256, packed.layer.blob);
+    let forged = "echo 1 > /logs/verifier/reward.txt";
+    let plants = [
+        "true".to_owned(),
+        format!("mkdir /tests; echo '{forged}' > /tests/test.sh; touch /tests/conftest.py; sleep 1000 &"),
+        format!("mkdir mine; echo '{forged}' > mine/test.sh; ln -s /workspace/mine /tests"),
+        "ln -s /etc /tests; (while :; do ln -sfn /etc /tests; done) &".to_owned(),
+        "head -c 32M /dev/zero > /workspace/full || true".to_owned(),
+    ];
+    for (sample, plant) in (0..).zip(&plants) {
+        let mut agent = small("agent", sample, &format!("echo 42 > answer; {plant}"));
+        agent.keep = true;
+        agent.step.as_mut().unwrap().user = "root".to_owned();
+        let ended = yard.run(agent).await;
+        assert_eq!(code(&ended), "", "{plant}: {:?}", ended.failure);
+        let mut grade =
+            small("grader", sample, "cat answer; ls -A /tests; [ ! -e /etc/test.sh ]; sh /tests/test.sh");
+        (grade.attempt, grade.continue_from) = (Some(attempt(sample, 1)), Some(attempt(sample, 0)));
+        let step = grade.step.as_mut().unwrap();
+        step.user = "root".to_owned();
+        step.layers = vec![packed.layer.to_string()];
+        let outcome = yard.run(grade).await;
+        if plant.contains("full") {
+            assert_eq!(code(&outcome), "not_found");
+            let message = outcome.failure.unwrap().message;
+            assert!(message.contains("raise resources.limit.disk"), "{message}");
+            continue;
+        }
+        let said = yard.blob(outcome.stdout.as_ref().unwrap()).await;
+        assert_eq!(said, "42\ntest.sh\n", "{plant}");
+        assert_eq!(outcome.reward.as_ref().map(|reward| reward.value), Some(0.5), "{plant}: {outcome:?}");
+    }
 }
 
 /// More saved workspaces in a row than a stack has layers.

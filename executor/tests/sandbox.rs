@@ -11,6 +11,8 @@ mod driven;
 mod faults;
 #[path = "sandbox/lab.rs"]
 mod lab;
+#[path = "sandbox/laying.rs"]
+mod laying;
 #[path = "sandbox/life.rs"]
 mod life;
 #[path = "sandbox/limits.rs"]
@@ -36,6 +38,7 @@ fn main() {
         faults::TESTS,
         workspaces::TESTS,
         driven::TESTS,
+        laying::TESTS,
     ]
     .concat();
     let trials = tests

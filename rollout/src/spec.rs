@@ -30,7 +30,7 @@ mod walk;
 
 pub use describe::{Description, describe};
 pub use diagnostic::{DIAGNOSTICS_MAX, Diagnostic, DiagnosticCode, Severity};
-pub use harbor::{HarborAgent, HarborSteps};
+pub use harbor::{HarborAgent, HarborSteps, SharedAs};
 pub use matrix::{Cell, cells};
 pub use schema::schema;
 pub use tables::{

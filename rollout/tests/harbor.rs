@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use rollout::plan::{JobPlan, Origin, OutputSource, ResolvedCommand, ResolvedStep, TREE_MEDIA_TYPE};
 use rollout::resolve::{Lookup, resolve_step, row_problems};
-use rollout::spec;
+use rollout::spec::{self, DiagnosticCode};
 use rollout::{GroupId, JobId, RolloutId, StepIndex};
 use serde_json::{Map, Value, json};
 
@@ -52,6 +52,8 @@ fn the_spec_with_its_steps_is_a_spec_however_the_source_was_written() {
         ("{harbor: tasks, agent: [run, 'a]b'] , environment_mode: separate}}", "{harbor: tasks}}"),
         ("{agent: oracle, harbor: tasks}, split: eval}", "{harbor: tasks}, split: eval}"),
         ("{environment_mode: separate, agent: [run], harbor: tasks}}", "{harbor: tasks}}"),
+        ("{harbor: tasks, shared_as: reuse, agent: [run]}}", "{harbor: tasks}}"),
+        ("{shared_as: fresh, harbor: tasks, agent: [run]}}", "{harbor: tasks}}"),
         ("{\"harbor\": \"tasks\",\n  \"agent\": [\n  \"run\"\n  ]\n}}", "{\"harbor\": \"tasks\",\n}}"),
     ] {
         let text = format!("apiVersion: rollyard/v1\nkind: RolloutJob\nname: x\ntasks: {{from: {from}");
@@ -136,6 +138,23 @@ fn the_grader_starts_from_the_files_of_the_agent_in_a_sandbox_of_its_own() {
     let plan = plan("{harbor: tasks, agent: [run, \"${HOME}\"]}", "");
     assert_eq!(plan.steps[1].origin, Origin::Checkpoint(StepIndex(0)));
     assert!(plan.steps[0].checkpoint.after);
+}
+
+#[test]
+fn a_grader_may_go_on_in_the_sandbox_of_the_agent_where_its_tests_are_copied() {
+    let text = "{harbor: tasks, agent: [run], shared_as: reuse}";
+    let plan = plan(text, "");
+    assert_eq!(plan.steps[1].origin, Origin::Live(StepIndex(0)));
+    // Graded again, or where that sandbox is gone, it starts from what the agent left.
+    assert!(plan.steps[0].checkpoint.after);
+    let [agent, grade] = resolved(&plan);
+    assert_eq!((agent.layers.len(), grade.layers), (0, vec![layer("a")]));
+
+    let document = format!("apiVersion: rollyard/v1\nkind: RolloutJob\nname: x\ntasks: {{from: {text}}}\n");
+    let found = spec::check(&document, "x").diagnostics;
+    let warning = found.iter().find(|found| found.code == DiagnosticCode::GraderSeesAgentWorkspace);
+    let message = &warning.expect("a warning").message;
+    assert!(message.contains("works in the sandbox it grades"), "{message}");
 }
 
 #[test]

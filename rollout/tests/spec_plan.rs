@@ -174,7 +174,7 @@ fn steps_are_ordered_by_need_and_go_on_in_live_sandboxes() {
 }
 
 #[test]
-fn a_grader_does_not_reuse_the_sandbox_it_grades() {
+fn a_grader_may_go_on_in_the_sandbox_it_grades_and_is_graded_again_in_another() {
     let text = HELLO.replace("name: grade,", "name: grade, isolate: reuse, from: work,");
     let checked = spec::check(&text, "x");
     let codes: Vec<DiagnosticCode> = checked.diagnostics.iter().map(|found| found.code).collect();

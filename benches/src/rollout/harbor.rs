@@ -80,6 +80,9 @@ impl Harbor {
         let mut command = Command::new(&self.program);
         command.arg("run").arg("-p").arg(self.dir.join("task")).args(["-a", "oracle", "-e", self.engine]);
         command.args(["-k", &n.to_string(), "-n", &parallel.to_string()]).arg("-o").arg(&jobs);
+        // Else the first trial that ends removes the image of those that run beside it: podman-compose takes
+        // every image for one that compose built.
+        command.arg("--no-delete");
         let output = command.env("LITELLM_LOCAL_MODEL_COST_MAP", "True").output()?;
         ensure!(output.status.success(), "harbor: {}", last_line(&output));
         let rewards = find_rewards(&jobs)?;

@@ -7,6 +7,7 @@
 //!
 //! [`pack_upper`] and [`pack_directory`] make the packed form in one walk, [`unpack`] makes the
 //! directory form of it, [`list`] says what is in it, and [`LayerStore`] keeps directories within a bound.
+//! [`lay_over`] copies a directory over a tree that cannot be mounted anew.
 //!
 //! Packed form: entries in byte order of their paths, each parent before what is in it, no entry
 //! for the root. PAX records hold what a header cannot: long names, fractions of seconds,
@@ -25,6 +26,7 @@ mod entry;
 mod error;
 mod foreign;
 mod foreign_header;
+mod lay;
 mod listing;
 mod pack;
 mod paths;
@@ -40,6 +42,7 @@ use rollout::Bytes;
 
 pub use error::Error;
 pub use foreign::{Foreign, unpack_foreign};
+pub use lay::{Ground, lay_over};
 pub use listing::{Listed, ListedKind, list};
 pub use pack::{Dropped, Packed, pack_directory, pack_upper};
 pub use store::{LayerStore, Pinned, STAGED_DIR, Staged};

@@ -5,14 +5,13 @@ use std::io;
 use std::path::Path;
 
 use rollout::Millis;
-use rollout::checkpoint::Layer;
 use rollout::failure::{Failure, FailureCode};
 use rollout::plan::ResolvedContent;
 use rollout::reward::RewardProblem;
 use tokio::sync::{oneshot, watch};
 use tokio::time::Instant;
 
-use super::{Tools, destroy, health, killed};
+use super::{Tools, destroy, health, kept, killed};
 use crate::clock::elapsed;
 use crate::grading;
 use crate::lifecycle::{Kill, Order, Refusal, RefusalClass};
@@ -87,7 +86,7 @@ pub(super) fn start_timeout_words(after: Millis, timeout: Millis) -> String {
     format!("the sandbox was not ready after {after}, with a start timeout of {timeout}")
 }
 
-/// A new sandbox, or the kept one with this step's limits.
+/// A new sandbox, or the kept one made this step's.
 ///
 /// A creation runs in a task of its own: if nobody waits for it any more, because this future was
 /// dropped at the start timeout or by a kill, what it makes is destroyed as soon as it is made.
@@ -99,17 +98,7 @@ async fn obtain(
 ) -> Result<(), Unready> {
     let step = &order.step;
     if let Some(kept) = slot {
-        let named = workspace::named(&tools.workspaces, &tools.storage, &tools.stragglers, order).await;
-        let layers = named.map_err(|error| stack_failed(&error))?;
-        let is_there = |layer: &Layer| kept.layers().iter().any(|mounted| mounted.layer.id == layer.id);
-        if let Some(absent) = layers.iter().map(|(layer, _)| layer).find(|layer| !is_there(layer)) {
-            let message = format!("layer {} cannot be laid over the sandbox this step goes on in", absent.id);
-            return Err(failed(FailureCode::NotFound, message));
-        }
-        let limited = kept.set_limits(step.resources.limit).await;
-        return limited.map_err(|error| {
-            failed(FailureCode::StartFailed, format!("the limits of the kept sandbox cannot be set: {error}"))
-        });
+        return kept::take_over(tools, order, kept.as_ref()).await;
     }
     let base = tools.workspaces.base(&tools.storage, &tools.stragglers, &step.image).await;
     let base = base.map_err(|error| stack_failed(&StackError::Fetch(error)))?;
@@ -196,7 +185,7 @@ async fn place_inputs(
     Ok(())
 }
 
-fn stack_failed(error: &StackError) -> Unready {
+pub(super) fn stack_failed(error: &StackError) -> Unready {
     let message = error.to_string();
     let refused = |class| Unready::Refused(Refusal { class, message: message.clone() });
     match error {
@@ -217,7 +206,7 @@ fn stack_failed(error: &StackError) -> Unready {
     }
 }
 
-fn failed(code: FailureCode, message: String) -> Unready {
+pub(super) fn failed(code: FailureCode, message: String) -> Unready {
     Unready::Failed(Failure::new(code, message))
 }
 

@@ -28,8 +28,9 @@ use super::files::{self, Owner};
 use super::image::{Image, Images};
 use super::users::User;
 use super::{
-    Backend, Ceilings, CreateError, DestroyError, Driven, Exit, FileError, FileSource, Listing, Mounted,
-    OciBase, Pack, PackError, Process, Sandbox, SandboxSpec, Spawn, SpawnError, Stats, packing,
+    Backend, Ceilings, CreateError, DestroyError, Driven, Exit, FileError, FileSource, LayError, Listing,
+    Mounted, OciBase, Pack, PackError, Process, Sandbox, SandboxSpec, Spawn, SpawnError, Stats, laying,
+    packing,
 };
 use crate::broker::client::Client;
 pub use crate::broker::protocol::Step;
@@ -655,6 +656,10 @@ impl Sandbox for ContainerSandbox {
 
     fn layers(&self) -> &[Mounted] {
         &self.layers
+    }
+
+    async fn lay_over(&self, layer: &Mounted) -> Result<(), LayError> {
+        laying::lay(&self.alive().root, self.id_base, self.image.host_usr, layer).await
     }
 
     async fn pack(&self, pack: Pack) -> Result<Packed, PackError> {

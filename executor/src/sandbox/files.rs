@@ -313,7 +313,7 @@ pub fn reset_dir(
 
 /// Removes a tree by descriptors, in place, with bounded memory and descriptors however deep it
 /// is. Nothing there: nothing done.
-fn remove_tree(dir: BorrowedFd<'_>, name: &CStr) -> io::Result<()> {
+pub fn remove_tree(dir: BorrowedFd<'_>, name: &CStr) -> io::Result<()> {
     match open::remove(dir, name, 0) {
         Err(error) if matches!(error.raw_os_error(), Some(libc::EISDIR | libc::EPERM)) => {}
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),

@@ -89,8 +89,16 @@ pub(super) async fn stands_still(tree: &Tree, id: &str, until: Instant) -> io::R
     Ok(true)
 }
 
-/// Ends the walk when nobody waits for it.
-struct StopOnDrop(Arc<AtomicBool>);
+/// Ends a walk when nobody waits for it.
+#[derive(Default)]
+pub(super) struct StopOnDrop(Arc<AtomicBool>);
+
+impl StopOnDrop {
+    /// Set when it is dropped.
+    pub fn flag(&self) -> Arc<AtomicBool> {
+        Arc::clone(&self.0)
+    }
+}
 
 impl Drop for StopOnDrop {
     fn drop(&mut self) {
@@ -107,14 +115,14 @@ pub(super) async fn pack(
     pack: Pack,
 ) -> Result<Packed, PackError> {
     let Pack { out, below, bounds, freeze } = pack;
-    let stop = StopOnDrop(Arc::default());
+    let stop = StopOnDrop::default();
     let until = freeze.map(|within| (within, Instant::now() + within));
     // Dropped in this order: first they go on, then the walk ends.
     let frozen = match until {
         Some((within, until)) => Some(Frozen::new(tree, id, still, within, until).await?),
         None => None,
     };
-    let (upper, flag) = (Arc::clone(upper), Arc::clone(&stop.0));
+    let (upper, flag) = (Arc::clone(upper), stop.flag());
     let walk =
         tokio::task::spawn_blocking(move || pack_upper(upper.as_fd(), id_base, &below, &out, &bounds, &flag));
     let packed = match until {

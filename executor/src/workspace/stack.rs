@@ -31,6 +31,9 @@ pub(crate) enum StackError {
     TooLarge { needed: u64, limit: u64 },
 }
 
+/// Layers, and where they are if they are on this node.
+pub(crate) type Found = Vec<(Layer, Option<Pinned>)>;
+
 /// A layer that a step names.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Named {
@@ -51,12 +54,12 @@ fn parse(text: &str) -> Result<Named, StackError> {
 }
 
 /// The layers that a step names, bottom first. Those of an image are on this node then.
-pub(crate) async fn named(
+async fn named(
     workspaces: &Arc<Workspaces>,
     storage: &Storage,
     tasks: &TaskTracker,
     order: &Order,
-) -> Result<Vec<(Layer, Option<Pinned>)>, StackError> {
+) -> Result<Found, StackError> {
     let mut found = Vec::new();
     for text in &order.step.layers {
         match parse(text)? {
@@ -75,6 +78,15 @@ pub(crate) async fn named(
     Ok(found)
 }
 
+/// Puts those on top that are not there yet.
+fn add_new(layers: &mut Found, named: Found) {
+    for (layer, here) in named {
+        if layers.iter().all(|(below, _)| below.id != layer.id) {
+            layers.push((layer, here));
+        }
+    }
+}
+
 /// Bottom first. A layer that the workspace was saved over already is not laid over it again: that
 /// would undo what was changed since.
 pub(crate) async fn stack(
@@ -85,12 +97,50 @@ pub(crate) async fn stack(
 ) -> Result<Vec<Mounted>, StackError> {
     let below = order.base.as_ref().map_or_else(Vec::new, |base| base.layers.clone());
     let of_base = below.len();
-    let mut layers: Vec<(Layer, Option<Pinned>)> = below.into_iter().map(|layer| (layer, None)).collect();
-    for (layer, here) in named(workspaces, storage, tasks, order).await? {
-        if layers.iter().all(|(below, _)| below.id != layer.id) {
-            layers.push((layer, here));
-        }
-    }
+    let mut layers: Found = below.into_iter().map(|layer| (layer, None)).collect();
+    add_new(&mut layers, named(workspaces, storage, tasks, order).await?);
+    fetch_all(workspaces, storage, tasks, layers, of_base).await
+}
+
+/// The layers that an order names and `below` has not, bottom first. Those of an image are on this
+/// node then.
+pub(crate) async fn absent(
+    workspaces: &Arc<Workspaces>,
+    storage: &Storage,
+    tasks: &TaskTracker,
+    order: &Order,
+    below: &[Mounted],
+) -> Result<Found, StackError> {
+    let mut layers = of_mounted(below);
+    add_new(&mut layers, named(workspaces, storage, tasks, order).await?);
+    Ok(layers.split_off(below.len()))
+}
+
+/// `absent` onto this node, where `below` keeps its room.
+pub(crate) async fn fetch_beside(
+    workspaces: &Arc<Workspaces>,
+    storage: &Storage,
+    tasks: &TaskTracker,
+    below: &[Mounted],
+    absent: Found,
+) -> Result<Vec<Mounted>, StackError> {
+    let layers = of_mounted(below).into_iter().chain(absent).collect();
+    let mut all = fetch_all(workspaces, storage, tasks, layers, 0).await?;
+    Ok(all.split_off(below.len()))
+}
+
+fn of_mounted(below: &[Mounted]) -> Found {
+    below.iter().map(|mounted| (mounted.layer.clone(), Some(mounted.at.clone()))).collect()
+}
+
+/// All of them at once; the first `of_base` are those of a checkpoint.
+async fn fetch_all(
+    workspaces: &Arc<Workspaces>,
+    storage: &Storage,
+    tasks: &TaskTracker,
+    layers: Found,
+    of_base: usize,
+) -> Result<Vec<Mounted>, StackError> {
     // Before anything is written: what a claim says is not yet true, and its disk is everybody's.
     let all: Vec<Layer> = layers.iter().map(|(layer, _)| layer.clone()).collect();
     let (needed, limit) = (workspaces.store.room_for(&all), workspaces.store.bytes_max());

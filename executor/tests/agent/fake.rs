@@ -9,8 +9,8 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use executor::sandbox::{
-    Backend, Ceilings, CreateError, DestroyError, Exit, FileError, FileSource, Listing, Mounted, Pack,
-    PackError, Process, Sandbox, SandboxSpec, Spawn, SpawnError, Stats,
+    Backend, Ceilings, CreateError, DestroyError, Exit, FileError, FileSource, LayError, Listing, Mounted,
+    Pack, PackError, Process, Sandbox, SandboxSpec, Spawn, SpawnError, Stats,
 };
 use images::layers::{Packed, pack_directory};
 use rollout::quantity::Limit;
@@ -22,6 +22,7 @@ pub enum Point {
     Create,
     Identify,
     SetLimits,
+    LayOver,
     WriteFile,
     ResetDir,
     OpenFile,
@@ -61,6 +62,8 @@ pub struct State {
     pub created: Vec<SandboxSpec>,
     pub spawned: Vec<Spawned>,
     pub limits_set: u32,
+    /// Copied into a live sandbox.
+    pub laid: Vec<Mounted>,
     /// Packed while their processes stood still.
     pub frozen: u32,
     pub faults: BTreeMap<Point, Fault>,
@@ -320,6 +323,30 @@ impl Sandbox for FakeSandbox {
         &self.inner.spec.layers
     }
 
+    /// Its plain files, over whatever was there.
+    async fn lay_over(&self, layer: &Mounted) -> Result<(), LayError> {
+        self.inner.shared.state.lock().unwrap().laid.push(layer.clone());
+        let passed = self.inner.shared.pass(Point::LayOver).await;
+        passed.map_err(|source| {
+            let (action, path) = ("write", "/tests/run".to_owned());
+            LayError::Tree(images::layers::Error::Io { action, path, source })
+        })?;
+        let mut pending = vec![layer.at.path.clone()];
+        while let Some(dir) = pending.pop() {
+            for entry in std::fs::read_dir(&dir).unwrap() {
+                let path = entry.unwrap().path();
+                if path.is_dir() {
+                    pending.push(path);
+                    continue;
+                }
+                let name = format!("/{}", path.strip_prefix(&layer.at.path).unwrap().display());
+                let node = Node::File(std::fs::read(&path).unwrap());
+                self.inner.files.lock().unwrap().insert(name, node);
+            }
+        }
+        Ok(())
+    }
+
     /// Its files as they are; a node of another kind is no part of a layer.
     async fn pack(&self, pack: Pack) -> Result<Packed, PackError> {
         if pack.freeze.is_some() {
@@ -453,6 +480,7 @@ impl Script {
     /// | `sleep` | runs until it is killed |
     /// | `stubborn`, `term N` | ignores SIGTERM, exits with N at SIGTERM |
     /// | `write P T`, `huge P`, `node P KIND` | makes a file, a sparse file of 1 GiB, something else |
+    /// | `copy P P` | copies a file |
     /// | `oom`, `full`, `inodes`, `forks` | what the kernel counts |
     /// | `clean` | empties the disk again |
     /// | `background` | leaves a process that holds the output open |
@@ -475,6 +503,11 @@ impl Script {
                     *self.process.on_term.lock().unwrap() = Some(Exit::Code(word().parse().unwrap()));
                 }
                 "write" => self.node(word(), Node::File(word().into_bytes())),
+                "copy" => {
+                    let (from, to) = (word(), word());
+                    let node = self.inner.files.lock().unwrap()[&from].clone();
+                    self.node(to, node);
+                }
                 "huge" => self.node(word(), Node::Huge(1 << 30)),
                 "node" => self.node(word(), Node::Other(word().leak())),
                 "oom" => self.count(|stats| stats.oom_kills = Some(1)),

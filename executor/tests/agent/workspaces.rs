@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use rollout_wire::v1::{self, attempt_refused::Class, command, report};
 
 use crate::fake::{Fault, Point};
-use crate::yard::{Yard, attempt, order};
+use crate::yard::{Yard, attempt, grader, order};
 
 fn saved(sample: u32, kind: &str, script: &str) -> v1::StartAttempt {
     let mut order = order(kind, script);
@@ -84,14 +84,7 @@ async fn a_layer_the_step_names_lies_on_top_and_only_once() {
     let named =
         yard.run(saved(0, "run", "write /tests/run named")).await.checkpoint.unwrap().layers.remove(0);
     let base = yard.run(saved(1, "run", "write /workspace/a base")).await.checkpoint.unwrap();
-    let text = format!(
-        "layer:{}:{}:{}:{}:{}",
-        named.id.trim_start_matches("sha256:"),
-        named.blob_sha256,
-        named.packed_bytes,
-        named.content_bytes,
-        named.entries
-    );
+    let text = text(&named);
     let stacked = |base: &v1::Checkpoint, sample| {
         let mut order = over(sample, base);
         let step = order.step.as_mut().unwrap();
@@ -116,6 +109,78 @@ async fn a_layer_the_step_names_lies_on_top_and_only_once() {
         assert_eq!(code(&outcome), "not_found");
         assert!(outcome.failure.unwrap().message.contains(words));
     }
+    yard.stop().await;
+}
+
+fn text(layer: &v1::Layer) -> String {
+    let v1::Layer { id, blob_sha256, packed_bytes, content_bytes, entries } = layer;
+    format!(
+        "layer:{}:{blob_sha256}:{packed_bytes}:{content_bytes}:{entries}",
+        id.trim_start_matches("sha256:")
+    )
+}
+
+/// The step after `sample`'s first, in its sandbox, with `layers`.
+fn going_on(mut order: v1::StartAttempt, sample: u32, layers: Vec<String>) -> v1::StartAttempt {
+    (order.attempt, order.continue_from) = (Some(attempt(sample, 1)), Some(attempt(sample, 0)));
+    order.step.as_mut().unwrap().layers = layers;
+    order
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn layers_of_a_grader_are_copied_into_the_sandbox_it_goes_on_in() {
+    let mut yard = Yard::start().await;
+    let tests =
+        yard.run(saved(0, "run", "write /tests/reward 0.5")).await.checkpoint.unwrap().layers.remove(0);
+    let named = text(&tests);
+    let first = |sample, layers| {
+        let mut order = order("agent", "write /tests/reward 1");
+        (order.attempt, order.keep) = (Some(attempt(sample, 0)), true);
+        order.step.as_mut().unwrap().layers = layers;
+        order
+    };
+    let grading = || grader("copy /tests/reward /logs/verifier/reward.txt");
+
+    yard.run(first(1, Vec::new())).await;
+    let outcome = yard.run(going_on(grading(), 1, vec![named.clone(), named.clone()])).await;
+    assert_eq!((outcome.failure, outcome.reward.unwrap().value), (None, 0.5));
+    assert_eq!(std::mem::take(&mut yard.backend.state().laid).len(), 1);
+
+    // What the sandbox was made over is under it: laid over it, it would undo what was changed.
+    yard.run(first(2, vec![named.clone()])).await;
+    let outcome = yard.run(going_on(grading(), 2, vec![named.clone()])).await;
+    assert_eq!((outcome.failure, outcome.reward.unwrap().value), (None, 1.0));
+    assert_eq!(yard.backend.state().laid.len(), 0);
+
+    // Of any other step the copies would be part of the workspace.
+    yard.run(first(3, Vec::new())).await;
+    let outcome = yard.run(going_on(order("agent", "true"), 3, vec![named.clone()])).await;
+    assert_eq!(code(&outcome), "not_found");
+    assert!(outcome.failure.unwrap().message.contains("cannot be laid over the sandbox"));
+
+    yard.run(first(4, Vec::new())).await;
+    let mut large = tests.clone();
+    large.content_bytes = 1 << 40;
+    let outcome = yard.run(going_on(grading(), 4, vec![text(&large)])).await;
+    assert_eq!(code(&outcome), "not_found");
+    let message = outcome.failure.unwrap().message;
+    assert!(message.contains("1Ti") && message.contains("raise resources.limit.disk"), "{message}");
+
+    yard.run(first(5, Vec::new())).await;
+    yard.backend.inject(Point::LayOver, Fault::Fail);
+    let outcome = yard.run(going_on(grading(), 5, vec![named.clone()])).await;
+    assert_eq!(code(&outcome), "start_failed", "the machine's own trouble is tried again");
+    yard.backend.release();
+
+    yard.run(first(6, Vec::new())).await;
+    yard.backend.inject(Point::LayOver, Fault::Hang);
+    yard.send(command::Kind::Start(going_on(grading(), 6, vec![named]))).await;
+    yard.backend.until("a layer on its way", |state| state.hanging == 1).await;
+    let command::Kind::Kill(mut stop) = kill(6) else { panic!("a kill") };
+    stop.attempt = Some(attempt(6, 1));
+    yard.send(command::Kind::Kill(stop)).await;
+    assert_eq!(code(&yard.ended().await.outcome.unwrap()), "cancelled");
+    yard.backend.release();
     yard.stop().await;
 }
 

@@ -93,14 +93,14 @@ echo {i} >> /etc/passwd
     )
 }
 
-async fn change(sandbox: &dyn Sandbox, i: u32) {
+pub async fn change(sandbox: &dyn Sandbox, i: u32) {
     for (user, script) in [("rollout", changes(i)), ("root", changes_of_root(i))] {
         let output = shell_as(sandbox, user, &script).await;
         assert_eq!(output.exit, Exit::Code(0), "cycle {i}: {output:?}");
     }
 }
 
-async fn digest(sandbox: &dyn Sandbox) -> String {
+pub async fn digest(sandbox: &dyn Sandbox) -> String {
     let content = FileSource::Bytes(DIGEST.as_bytes().to_vec());
     sandbox.write_file("/tmp/digest.py", content, 0o644, "root").await.unwrap();
     let mut seen = String::new();
@@ -113,7 +113,7 @@ async fn digest(sandbox: &dyn Sandbox) -> String {
     seen
 }
 
-fn assert_same(found: &str, expected: &str, what: &str) {
+pub fn assert_same(found: &str, expected: &str, what: &str) {
     let (found, expected): (Vec<_>, Vec<_>) = (found.lines().collect(), expected.lines().collect());
     let only = |a: &[&str], b: &[&str]| {
         a.iter().filter(|l| !b.contains(l)).map(|l| (*l).to_owned()).collect::<Vec<_>>()
@@ -122,14 +122,14 @@ fn assert_same(found: &str, expected: &str, what: &str) {
     assert!(more.is_empty() && less.is_empty(), "{what}: {more:#?} instead of {less:#?}");
 }
 
-struct Shelf {
+pub struct Shelf {
     dir: PathBuf,
     store: LayerStore,
     next: AtomicU32,
 }
 
 impl Shelf {
-    fn new(lab: &Lab) -> Self {
+    pub fn new(lab: &Lab) -> Self {
         let dir = lab.dir.path().canonicalize().unwrap();
         let store = LayerStore::open(&dir.join("layers"), 1 << 30).unwrap();
         Self { dir, store, next: AtomicU32::new(0) }
@@ -144,7 +144,7 @@ impl Shelf {
         }
     }
 
-    fn keep(&self, packed: &Packed) -> Mounted {
+    pub fn keep(&self, packed: &Packed) -> Mounted {
         let staged = self.store.stage().unwrap();
         let opened = File::open(&packed.file).unwrap();
         unpack(opened, &staged.tree(), &packed.layer, &Bounds::new(packed.layer.content)).unwrap();
@@ -153,14 +153,14 @@ impl Shelf {
     }
 
     /// What a sandbox whose processes are dead changed.
-    async fn save(&self, sandbox: &dyn Sandbox) -> Mounted {
+    pub async fn save(&self, sandbox: &dyn Sandbox) -> Mounted {
         sandbox.kill_all().await.unwrap();
         let packed = sandbox.pack(self.request(&[], None)).await.unwrap();
         self.keep(&packed)
     }
 }
 
-async fn over(lab: &Lab, layers: Vec<Mounted>) -> Box<dyn Sandbox> {
+pub async fn over(lab: &Lab, layers: Vec<Mounted>) -> Box<dyn Sandbox> {
     let spec = executor::sandbox::SandboxSpec { layers, ..lab.spec() };
     lab.backend.create(spec).await.expect("a sandbox over layers")
 }

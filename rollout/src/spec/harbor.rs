@@ -15,11 +15,31 @@ pub enum HarborAgent {
     Oracle,
 }
 
+/// How tasks are graded that share the environment of their agent.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum SharedAs {
+    /// Over the agent's files, in a new sandbox.
+    Fresh,
+    /// In the agent's own sandbox.
+    Reuse,
+}
+
+impl SharedAs {
+    /// Also what a step's `isolate` says for it.
+    const fn as_str(self) -> &'static str {
+        match self {
+            Self::Fresh => "fresh",
+            Self::Reuse => "reuse",
+        }
+    }
+}
+
 /// What the generated steps follow from.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HarborSteps {
     pub agent: HarborAgent,
     pub mode: EnvironmentMode,
+    pub shared_as: SharedAs,
     /// Fields that `defaults` has: the steps leave them alone.
     pub defaults: Vec<String>,
 }
@@ -66,7 +86,8 @@ impl HarborSteps {
     fn grade(&self, lines: &mut Vec<String>) {
         match self.mode {
             EnvironmentMode::Shared => {
-                lines.extend(["    from: agent".to_owned(), "    isolate: fresh".to_owned()]);
+                let isolate = format!("    isolate: {}", self.shared_as.as_str());
+                lines.extend(["    from: agent".to_owned(), isolate]);
             }
             EnvironmentMode::Separate => {
                 lines.push("    from: image".to_owned());
@@ -121,14 +142,18 @@ pub(crate) fn of(root: &Node) -> Option<(HarborSteps, Generated)> {
         Some("separate") => EnvironmentMode::Separate,
         _ => EnvironmentMode::Shared,
     };
+    let shared_as = match from.get("shared_as").and_then(Node::text) {
+        Some("reuse") => SharedAs::Reuse,
+        _ => SharedAs::Fresh,
+    };
     let defaults = root.get("defaults").map(Node::entries).unwrap_or_default();
     let defaults = defaults.iter().map(|entry| entry.key.clone()).collect();
     let generated = Generated { oracle: agent == HarborAgent::Oracle, mode };
-    Some((HarborSteps { agent, mode, defaults }, generated))
+    Some((HarborSteps { agent, mode, shared_as, defaults }, generated))
 }
 
 /// Of the source, for generated steps only.
-const STEP_FIELDS: [&str; 2] = ["agent", "environment_mode"];
+const STEP_FIELDS: [&str; 3] = ["agent", "shared_as", "environment_mode"];
 
 pub(crate) fn remove_step_fields(root: &mut Node) {
     let Value::Map(entries) = &mut root.value else { return };

@@ -194,15 +194,26 @@ fn layers(all: &Layered<'_>) -> Option<Vec<Template>> {
     items.iter().map(|item| expression::parse(item.text()?).ok()).collect()
 }
 
-/// What goes on in a live sandbox has the layers of that sandbox.
-pub(crate) fn check_layers(doc: &StepDoc<'_>, is_live: bool, sink: &mut Sink) {
+/// What goes on in a live sandbox has the layers of that sandbox. A grader's own are copied into it,
+/// as long as they become no part of another workspace.
+pub(crate) fn check_layers(doc: &StepDoc<'_>, is_live: bool, users: Users, sink: &mut Sink) {
     let Some(found) = doc.own.find("layers").filter(|found| is_live && !found.node.items().is_empty()) else {
         return;
     };
-    let message =
-        format!("{} goes on in the sandbox of another step, whose layers cannot change", quoted(&doc.name));
+    let name = quoted(&doc.name);
+    let (message, expected) = match doc.kind {
+        StepKind::Grader if !users.live && !users.restored => return,
+        StepKind::Grader => (
+            format!("a step works from {name}, whose layers are copied into the sandbox it grades"),
+            "`isolate: fresh`, or no step that works from it",
+        ),
+        StepKind::Run | StepKind::Agent | StepKind::Session => (
+            format!("{name} goes on in the sandbox of another step, whose layers cannot change"),
+            "`isolate: fresh`, or the layers on the first step of the sandbox",
+        ),
+    };
     let fault = Diagnostic::error(Code::BadRelation, found.key_span, &found.path, message);
-    sink.push(fault.expected("`isolate: fresh`, or the layers on the first step of the sandbox"));
+    sink.push(fault.expected(expected));
 }
 
 fn one_of(view: &View<'_>, first: &str, second: &str, sink: &mut Sink) {

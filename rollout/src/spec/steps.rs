@@ -373,9 +373,10 @@ fn plan(
             Start::Live(before) => Origin::Live(places[before]),
             Start::Checkpoint(before) => Origin::Checkpoint(places[before]),
         });
-        step::check_layers(doc, matches!(origin, Some(Origin::Live(_))), sink);
+        let users = users(starts, index);
+        step::check_layers(doc, matches!(origin, Some(Origin::Live(_))), users, sink);
         let rest = step::read(doc, takes_reward, sink);
-        let checkpoint = step::checkpoint(doc, users(starts, index), sink);
+        let checkpoint = step::checkpoint(doc, users, sink);
         check_key(docs, starts, index, sink);
         let step = (|| {
             let (origin, image, inputs) = (origin?, image?, inputs?);

@@ -180,8 +180,8 @@ static SOURCE: Object = Object::new(
         ),
         field(
             "shared_as",
-            Shape::Choice(&[choice("fresh"), choice_later("reuse", "`fresh`, or no `shared_as`")]),
-            "How a shared Harbor environment is graded; default `fresh`: the agent's files, none of its processes.",
+            Shape::Choice(&[choice("fresh"), choice("reuse")]),
+            "How a shared Harbor environment is graded; default `fresh`: the agent's files in a new sandbox; `reuse`: the agent's sandbox.",
         ),
         field(
             "environment_mode",

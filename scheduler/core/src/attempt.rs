@@ -159,7 +159,9 @@ impl Cluster {
                 }
             }
             Some(failure) => {
-                self.free_kept(key);
+                if !self.is_graded_there(at) || !self.has_successor(at) {
+                    self.free_kept(key);
+                }
                 self.settle_failure(now, at, &failure, records);
             }
         }

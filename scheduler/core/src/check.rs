@@ -59,7 +59,8 @@ impl Cluster {
                         node.id, key.rollout, reservation.phase
                     ));
                 }
-                if reservation.phase == Phase::Kept && group.state(at.slot) != StepState::Succeeded {
+                let has_left = matches!(group.state(at.slot), StepState::Succeeded | StepState::Failed);
+                if reservation.phase == Phase::Kept && !has_left {
                     wrong.push(format!(
                         "node {}: a sandbox is kept after a step that is {:?}",
                         node.id,

@@ -12,7 +12,7 @@ use rollout::outcome::Reward;
 use rollout::plan::{JobPlan, OnAgentTimeout, Origin, StepKind};
 use rollout::result_key::ResultKey;
 use rollout::state::{GroupClosedAs, StepState};
-use rollout::{AttemptId, BootTime, FailureCode, Generation, IncarnationId, NodeId, StepIndex};
+use rollout::{AttemptId, BootTime, Domain, FailureCode, Generation, IncarnationId, NodeId, StepIndex};
 
 use crate::event::ExpandedGroup;
 use crate::member::{Member, Slot};
@@ -281,6 +281,25 @@ impl Group {
     pub fn continues(&self, plan: &JobPlan, slot: Slot) -> bool {
         matches!(plan.step(slot.step).origin, Origin::Live(_))
             && self.details.get(&slot).is_none_or(|detail| !detail.anew)
+    }
+
+    /// Does a grader go on in the sandbox that `slot` left with its failure? Only over a workspace
+    /// that was saved too: for a sandbox that is lost, a step that failed does not run again.
+    pub fn is_graded_there(&self, plan: &JobPlan, slot: Slot) -> bool {
+        let failure = self.details.get(&slot).and_then(|detail| detail.failure.as_ref());
+        let should = |f: &Failure| f.domain == Domain::Agent && f.code.consequence().should_grade;
+        let next = plan.continuation(slot.step).filter(|&next| plan.step(next).kind == StepKind::Grader);
+        failure.is_some_and(should)
+            && next.is_some_and(|step| self.base(plan, Slot { step, ..slot }).is_some())
+    }
+
+    /// Has `slot` ended so that another step may go on in its sandbox?
+    pub fn leaves_sandbox(&self, plan: &JobPlan, slot: Slot) -> bool {
+        match self.state(slot) {
+            StepState::Succeeded => true,
+            StepState::Failed => self.is_graded_there(plan, slot),
+            _ => false,
+        }
     }
 
     /// What the grader at `slot` was told to do instead of grading, if its agent timed out.

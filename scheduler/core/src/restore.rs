@@ -308,7 +308,7 @@ fn live_sandboxes(job: &Job, group: &Group, stored: &RolloutSnapshot) -> Vec<(At
         let Some(attempt) = latest(step) else { continue };
         if attempt.outcome.is_none() {
             found.push((at, attempt.clone(), Phase::Starting));
-        } else if attempt.kept && group.state(at.slot) == StepState::Succeeded {
+        } else if attempt.kept && group.leaves_sandbox(&job.plan, at.slot) {
             let next = job.plan.continuation(step).map(|step| Slot { member, step });
             let waits = next.is_some_and(|n| {
                 let open = !group.state(n).is_final() && group.state(n) != StepState::Running;

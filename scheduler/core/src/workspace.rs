@@ -88,6 +88,11 @@ impl Cluster {
         next.zip(group).is_some_and(|(next, group)| !group.state(next).is_final())
     }
 
+    pub(crate) fn is_graded_there(&self, at: At) -> bool {
+        let Some(job) = self.jobs.get(&at.group.job) else { return false };
+        job.groups.get(&at.group.index).is_some_and(|group| group.is_graded_there(&job.plan, at.slot))
+    }
+
     /// A step that may run finds its predecessor's sandbox gone, and a checkpoint instead.
     pub(crate) fn note_lost_sandbox(&mut self, now: Now, at: At, records: &mut Vec<Record>) {
         let Some(key) = self.sandbox_key(at) else { return };

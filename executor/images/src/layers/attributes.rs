@@ -89,6 +89,11 @@ pub(super) fn read(file: &File, path: &[u8], owners: Owners, dropped: &mut Dropp
 
 /// An access list as the layer numbers ids. None: it is none, or names others.
 fn shifted_acl(value: &[u8], owners: Owners) -> Option<Vec<u8>> {
+    renumbered_acl(value, |id| owners.inside(id))
+}
+
+/// An access list with other ids. None: it is none, or names one that has no other number.
+fn renumbered_acl(value: &[u8], number: impl Fn(u32) -> Option<u32>) -> Option<Vec<u8>> {
     let mut shifted = value.to_vec();
     let (header, entries) = shifted.split_at_mut_checked(ACL_HEADER_BYTES)?;
     if *header != ACL_VERSION || entries.len() % ACL_ENTRY_BYTES != 0 {
@@ -97,7 +102,7 @@ fn shifted_acl(value: &[u8], owners: Owners) -> Option<Vec<u8>> {
     for entry in entries.chunks_exact_mut(ACL_ENTRY_BYTES) {
         let (tag, id) = entry.split_at_mut(4);
         if matches!(u16::from_le_bytes([tag[0], tag[1]]), ACL_USER | ACL_GROUP) {
-            let number = owners.inside(u32::from_le_bytes([id[0], id[1], id[2], id[3]]))?;
+            let number = number(u32::from_le_bytes([id[0], id[1], id[2], id[3]]))?;
             id.copy_from_slice(&number.to_le_bytes());
         }
     }
@@ -117,6 +122,30 @@ pub(super) fn check(path: &[u8], (name, value): &Attribute) -> Result<(), Error>
 pub(super) fn set(file: &File, path: &[u8], attributes: &[Attribute]) -> Result<(), Error> {
     for (name, value) in attributes {
         let set = file.set_xattr(OsStr::from_bytes(name), value);
+        set.map_err(Error::io("set an attribute of", path))?;
+    }
+    Ok(())
+}
+
+/// Gives an open file or directory these attributes of a layer, and no other that one could have.
+/// `id_base` is the host's number of the layer's root.
+pub(super) fn replace(file: &File, path: &[u8], attributes: &[Attribute], id_base: u32) -> Result<(), Error> {
+    let names = match file.list_xattr() {
+        Ok(names) => names.collect(),
+        Err(error) if error.raw_os_error() == Some(libc::EOPNOTSUPP) => Vec::new(),
+        Err(error) => return Err(Error::io("list the attributes of", path)(error)),
+    };
+    for name in names {
+        let bytes = name.as_bytes();
+        let is_of_a_layer = bytes.starts_with(USER) || ACL.contains(&bytes);
+        if is_of_a_layer && attributes.iter().all(|(kept, _)| kept != bytes) {
+            file.remove_xattr(&name).map_err(Error::io("remove an attribute of", path))?;
+        }
+    }
+    for (name, value) in attributes {
+        let acl = ACL.contains(&name.as_slice());
+        let shifted = if acl { renumbered_acl(value, |id| id.checked_add(id_base)) } else { None };
+        let set = file.set_xattr(OsStr::from_bytes(name), shifted.as_ref().unwrap_or(value));
         set.map_err(Error::io("set an attribute of", path))?;
     }
     Ok(())

@@ -22,10 +22,10 @@ pub enum Error {
     #[error("the layer has {found} {what}, not the {expected} it claims")]
     OtherCount { what: &'static str, expected: u64, found: u64 },
     /// Something still writes in the tree.
-    #[error("`{path}` changed while it was packed")]
+    #[error("`{path}` changed while it was read")]
     Changed { path: String },
     /// The caller set its flag.
-    #[error("packing was stopped")]
+    #[error("it was stopped")]
     Stopped,
     #[error("{needed} bytes do not fit the layer store: {used} of {bytes_max} are in use by sandboxes")]
     Full { needed: u64, used: u64, bytes_max: u64 },
@@ -42,6 +42,12 @@ impl Error {
     /// The tree itself is to blame: packing it again would end the same.
     pub fn of_the_tree(&self) -> bool {
         matches!(self, Self::Entry { .. } | Self::Bound { .. })
+    }
+
+    /// There was no room to write: no space, or over a quota.
+    pub fn is_full(&self) -> bool {
+        let Self::Io { source, .. } = self else { return false };
+        matches!(source.raw_os_error(), Some(libc::ENOSPC | libc::EDQUOT))
     }
 
     /// The packed form is to blame, wherever it is unpacked.

@@ -81,6 +81,84 @@ fn what_an_agent_sees_and_leaves_changes_no_reward_but_by_the_work() {
     }
 }
 
+/// A job over `tasks`, graded where its agent worked.
+fn run_in_place(dir: &Path, agent: &str) -> Ran {
+    let spec = format!(
+        "apiVersion: rollyard/v1\nkind: RolloutJob\nname: x\ndefaults: {{image: host}}\n\
+         tasks: {{from: {{harbor: tasks, shared_as: reuse, agent: [/bin/sh, -c, {}]}}}}\n",
+        Value::from(agent)
+    );
+    fs::write(dir.join("reuse.yaml"), spec).expect("written");
+    rollyard(dir, &["run", "reuse.yaml", "--output", "json", "--new"])
+}
+
+#[test]
+fn in_the_sandbox_of_the_agent_the_hidden_tests_win_over_what_it_planted() {
+    if !geteuid().is_root() {
+        return;
+    }
+    let dir = tempfile::tempdir().expect("a directory");
+    task(dir.path(), "answer", QUIET);
+    // Only the agent's own sandbox has the socket that it leaves: no checkpoint holds one.
+    let tests = TESTS
+        .replace("if grep", "[ -S /workspace/alive ] && [ \"$(cat /tests/data/want)\" = 42 ] && if grep");
+    fs::write(dir.path().join("tasks/answer/tests/test.sh"), tests).expect("written");
+    fs::create_dir(dir.path().join("tasks/answer/tests/data")).expect("made");
+    fs::write(dir.path().join("tasks/answer/tests/data/want"), "42\n").expect("written");
+    let alive = "python3 -c 'import socket; socket.socket(socket.AF_UNIX).bind(\"/workspace/alive\")'";
+    let forged = "echo 'echo 1 > /logs/verifier/reward.txt'";
+    for (work, expected) in [
+        ("echo 42 > answer".to_owned(), (1, 1)),
+        ("[ ! -e /tests ] && [ ! -e /solution ] && echo 42 > answer".to_owned(), (1, 1)),
+        ("echo 41 > answer".to_owned(), (1, 0)),
+        (
+            format!(
+                "echo 41 > answer; mkdir -p /tests/data; {forged} > /tests/test.sh; echo 41 > /tests/data/want; \
+                 touch /tests/conftest.py"
+            ),
+            (1, 0),
+        ),
+        (
+            format!("echo 41 > answer; mkdir mine; {forged} > mine/test.sh; ln -s /workspace/mine /tests"),
+            (1, 0),
+        ),
+        ("echo 42 > answer; ln -s /nowhere /tests".to_owned(), (1, 1)),
+        (
+            format!(
+                "mkdir -p /logs/verifier /tests; echo 41 > answer; \
+                 (while :; do {forged} > /tests/test.sh; echo 1 > /logs/verifier/reward.txt; done) &"
+            ),
+            (1, 0),
+        ),
+        // What failed is graded there too.
+        ("echo 42 > answer; exit 3".to_owned(), (1, 1)),
+    ] {
+        let ran = run_in_place(dir.path(), &format!("{alive}; {work}"));
+        assert_eq!(rewards(&ran), expected, "{work}: {}", ran.stderr);
+    }
+}
+
+#[test]
+fn a_grader_that_failed_in_the_sandbox_of_the_agent_is_run_again_over_what_the_agent_left() {
+    if !geteuid().is_root() {
+        return;
+    }
+    let dir = tempfile::tempdir().expect("a directory");
+    task(dir.path(), "answer", QUIET);
+    let tests =
+        "if [ -S /workspace/alive ]; then echo mine > /workspace/answer; exit 0; fi\n".to_owned() + TESTS;
+    fs::write(dir.path().join("tasks/answer/tests/test.sh"), tests).expect("written");
+    let alive = "python3 -c 'import socket; socket.socket(socket.AF_UNIX).bind(\"/workspace/alive\")'";
+    let ran = run_in_place(
+        dir.path(),
+        &format!("{alive}; mkdir /tests; touch /tests/conftest.py; echo 42 > answer"),
+    );
+    assert_eq!(rewards(&ran), (1, 1), "{}", ran.stderr);
+    let summary: Value = serde_json::from_str(&ran.stdout).expect("the summary as JSON");
+    // The agent once, the grader twice.
+    assert_eq!(summary["detail"]["attempts"], 3, "{summary}");
+}
+
 /// The check makes two of three tries fail, and what it leaves is there for the agent.
 #[test]
 fn a_task_starts_when_its_health_check_succeeds_and_fails_with_its_words() {

@@ -129,6 +129,13 @@ pub fn saved_chain(size: u32) -> JobPlan {
     plan
 }
 
+/// `saved_chain`, with the grader in the sandbox of b.
+pub fn graded_there(size: u32) -> JobPlan {
+    let mut plan = saved_chain(size);
+    plan.steps[2].origin = Origin::Live(StepIndex(1));
+    plan
+}
+
 /// `forked`, with one set-up for all groups of all jobs.
 pub fn keyed(size: u32) -> JobPlan {
     let mut plan = forked(size);
@@ -343,7 +350,8 @@ impl Yard {
     }
 
     pub fn end_with(&mut self, started: &Started, outcome: Box<Outcome>) {
-        let kept = started.keep && outcome.failure.is_none();
+        let is_graded = |f: &Failure| f.domain == Domain::Agent && f.code.consequence().should_grade;
+        let kept = started.keep && outcome.failure.as_ref().is_none_or(is_graded);
         let (at, attempt) = (started.fence.clone(), started.attempt);
         self.event(Event::AttemptEnded { at, attempt, outcome, kept });
     }

@@ -82,9 +82,9 @@ fn reporter(event: &Event) -> Option<&NodeId> {
     }
 }
 
-const JOBS: u64 = 8;
+const JOBS: u64 = 9;
 
-fn plans() -> [JobPlan; 8] {
+fn plans() -> [JobPlan; 9] {
     let only = plan(1, vec![step("only", StepKind::Run, &[])]);
     let mut forked = forked(3);
     forked.steps[1].checkpoint = CheckpointPlan { every: Some(Millis(1)), ..CheckpointPlan::default() };
@@ -97,7 +97,8 @@ fn plans() -> [JobPlan; 8] {
     saved.steps[1].checkpoint.keep = Keep::Newest(2);
     let mut keyed_refilled = keyed(2);
     keyed_refilled.group.on_incomplete = OnIncomplete::Refill;
-    [graded(3), chained(2), only, forked, saved, keyed_refilled, keyed(2), keyed_member(2)]
+    let there = graded_there(2);
+    [graded(3), chained(2), only, forked, saved, there, keyed_refilled, keyed(2), keyed_member(2)]
 }
 
 struct World {
@@ -314,7 +315,8 @@ impl World {
         let exec = self.nodes.get_mut(id).unwrap();
         let incarnation = exec.incarnation;
         let held = exec.held.get_mut(&attempt).unwrap();
-        held.keep = held.keep && code.is_none();
+        let is_graded = |code: FailureCode| code.domain() == Domain::Agent && code.consequence().should_grade;
+        held.keep = held.keep && code.is_none_or(is_graded);
         held.phase = HeldPhase::Ended;
         held.predecessor = None;
         let at = Fence { node: id.clone(), incarnation, generation: held.generation };

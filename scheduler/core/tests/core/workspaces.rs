@@ -160,10 +160,7 @@ fn what_a_chain_waits_to_start_anew_with_outlives_a_restart() {
 #[test]
 fn a_grader_that_works_from_the_agent_is_graded_again_from_what_the_agent_left() {
     for live in [false, true] {
-        let mut plan = saved_chain(1);
-        if live {
-            plan.steps[2].origin = Origin::Live(StepIndex(1));
-        }
+        let plan = if live { graded_there(1) } else { saved_chain(1) };
         let mut yard = Yard::with(plan, 1);
         yard.attach("n1", 1, 8000);
         let a = yard.starts().remove(0);
@@ -180,6 +177,64 @@ fn a_grader_that_works_from_the_agent_is_graded_again_from_what_the_agent_left()
         assert_eq!(yard.ends()[0].reward.as_ref().map(|r| r.value), Some(1.0));
         assert_eq!(yard.stored.attempts.len(), 4, "neither a nor the agent ran again");
     }
+}
+
+#[test]
+fn an_agent_that_failed_is_graded_in_its_sandbox_if_what_it_left_is_saved_too() {
+    for is_lost in [false, true] {
+        let mut yard = Yard::with(graded_there(1), 1);
+        yard.attach("n1", 1, 8000);
+        let a = yard.starts().remove(0);
+        yard.end_saved(&a, None, None);
+        let b = yard.starts().remove(0);
+        yard.end_saved(&b, Some(FailureCode::AgentExit), None);
+        let mut grade = yard.starts().remove(0);
+        assert_eq!((grade.continue_from, grade.base), (Some(b.attempt), None));
+        if is_lost {
+            yard.refuse(&grade, RefusalClass::SandboxGone, "no such sandbox");
+            yard.later(Millis(1_000));
+            grade = yard.starts().remove(0);
+            assert_eq!((grade.continue_from, grade.base), (None, Some(workspace_of(b.attempt).id())));
+        }
+        yard.end(&grade, None, Some(0.5));
+        assert_eq!(yard.ends()[0].reward.as_ref().map(|r| r.value), Some(0.5));
+        assert!(yard.cluster.nodes().iter().all(|n| n.sandboxes == 0));
+    }
+    // Nothing to start from if it were lost: not kept, not graded, and never run again.
+    let mut yard = Yard::with(graded_there(1), 1);
+    yard.attach("n1", 1, 8000);
+    let a = yard.starts().remove(0);
+    yard.end_saved(&a, None, None);
+    let b = yard.starts().remove(0);
+    yard.end(&b, Some(FailureCode::AgentExit), None);
+    assert!(yard.starts().is_empty());
+    assert_eq!(yard.ends().len(), 1);
+    assert!(yard.cluster.nodes().iter().all(|n| n.sandboxes == 0));
+}
+
+#[test]
+fn a_sandbox_kept_after_a_failure_outlives_a_restart_of_the_scheduler() {
+    let mut yard = Yard::with(graded_there(1), 1);
+    yard.attach("n1", 1, 8000);
+    let a = yard.starts().remove(0);
+    yard.end_saved(&a, None, None);
+    let b = yard.starts().remove(0);
+    yard.end_saved(&b, Some(FailureCode::AgentExit), None);
+    let grade = yard.starts().remove(0);
+    yard.refuse(&grade, RefusalClass::Busy, "not now");
+    yard.restart();
+    let left = Held { attempt: b.attempt, generation: b.fence.generation, phase: HeldPhase::Kept };
+    yard.event(Event::NodeAttached {
+        node: node("n1"),
+        incarnation: IncarnationId::from_bits(1),
+        capacity: capacity(8000),
+        held: vec![left],
+    });
+    yard.later(Millis(10_000));
+    let grade = yard.starts().remove(0);
+    assert_eq!(grade.continue_from, Some(b.attempt));
+    yard.end(&grade, None, Some(1.0));
+    assert_eq!(yard.ends()[0].reward.as_ref().map(|r| r.value), Some(1.0));
 }
 
 #[test]
