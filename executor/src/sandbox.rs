@@ -213,6 +213,9 @@ pub struct Pack {
 
 #[derive(Debug, thiserror::Error)]
 pub enum PackError {
+    /// Nothing was stopped, and nothing packed.
+    #[error("backend {backend} does not offer saving a workspace")]
+    NotOffered { backend: &'static str },
     /// The processes could not be stopped, or the tree not be packed, in the time given. They go
     /// on.
     #[error("{what} within {} ms", within.as_millis())]
@@ -227,6 +230,9 @@ pub enum PackError {
 
 #[derive(Debug, thiserror::Error)]
 pub enum LayError {
+    /// Nothing was copied.
+    #[error("backend {backend} does not offer layers over a live sandbox")]
+    NotOffered { backend: &'static str },
     #[error("copying a layer into the workspace")]
     Tree(#[source] images::layers::Error),
     #[error("copying a layer into the workspace panicked")]
