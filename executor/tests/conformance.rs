@@ -4,8 +4,10 @@
 //! A backend joins with one line in [`SUBJECTS`]. Not root: every trial is listed as skipped, with the
 //! reason.
 
-#![expect(clippy::print_stdout, clippy::print_stderr, reason = "a test binary talks to its runner")]
+#![expect(clippy::print_stderr, reason = "a test binary talks to its runner")]
 
+#[path = "conformance/ahead.rs"]
+mod ahead;
 #[path = "conformance/driving.rs"]
 mod driving;
 #[path = "conformance/files.rs"]
@@ -37,10 +39,10 @@ use libtest_mimic::{Arguments, Failed, Trial};
 
 use lies::LIES;
 use rule::Rule;
-use subject::{CONTAINER, Subject};
+use subject::{CONTAINER, FNCALL, Subject};
 
 /// Every backend there is.
-const SUBJECTS: &[&Subject] = &[&CONTAINER];
+const SUBJECTS: &[&Subject] = &[&CONTAINER, &FNCALL];
 
 fn main() {
     executor::broker::run_if_asked();
@@ -67,13 +69,28 @@ fn main() {
     for &subject in SUBJECTS {
         for rule in rules.iter().copied().filter(|rule| rule.is_of(subject)) {
             let name = format!("{}::{}", subject.kind, rule.name);
-            trials.push(trial(name, Box::new(move || Ok(rule::keep(subject, rule)))));
+            trials.push(trial(
+                name,
+                Box::new(move || {
+                    rule::keep(subject, rule);
+                    Ok(())
+                }),
+            ));
         }
     }
     for lie in LIES {
         let rule = rules.iter().copied().find(|rule| rule.name == lie.breaks);
         let name = format!("liar::{}::{}", lie.name, lie.breaks);
         trials.push(trial(name, Box::new(move || rule::caught(lie, rule.ok_or("there is no such rule")?))));
+    }
+    for (name, test) in ahead::TESTS {
+        trials.push(trial(
+            format!("ahead::{name}"),
+            Box::new(move || {
+                ahead::run(*test);
+                Ok(())
+            }),
+        ));
     }
     let names: Arc<[&str]> = rules.iter().map(|rule| rule.name).collect();
     trials.push(Trial::test("every_rule_is_broken_by_a_lie", move || {

@@ -166,7 +166,8 @@ impl Yard {
             memory: value(memory, "memory=").parse().unwrap(),
             disk: Bytes(1 << 40),
         };
-        let capacity = Capacity { total, sandboxes: 1000, disk_limit_max: Bytes(1 << 40) };
+        let backends = [BackendKind::Container].into();
+        let capacity = Capacity { total, sandboxes: 1000, disk_limit_max: Bytes(1 << 40), backends };
         self.event(Event::NodeAttached { node, incarnation, capacity, held: vec![] });
     }
 
@@ -189,6 +190,7 @@ impl Yard {
             usage: Usage::default(),
             image_digest: IMAGE.to_owned(),
             checkpoint: self.plan.step(attempt.step).checkpoint.after.then(|| workspace_of(attempt)),
+            actions: None,
         });
         self.event(Event::AttemptEnded { at, attempt, outcome, kept });
     }

@@ -14,7 +14,7 @@ use executor::sandbox::{
 };
 use images::layers::Packed;
 use rollout::quantity::Limit;
-use rollout::{Bytes, MilliCpu};
+use rollout::{BackendKind, Bytes, MilliCpu};
 use tokio::net::TcpStream;
 use tokio::sync::{oneshot, watch};
 
@@ -31,6 +31,10 @@ static RENAMED: AtomicU32 = AtomicU32::new(0);
 
 #[tonic::async_trait]
 impl Backend for Liar {
+    fn kind(&self) -> BackendKind {
+        self.inner.kind()
+    }
+
     async fn create(&self, mut spec: SandboxSpec) -> Result<Box<dyn Sandbox>, CreateError> {
         let breach = self.breach;
         let limits = &mut spec.limits;

@@ -1,6 +1,6 @@
 //! Ways to break one rule each.
 
-use crate::subject::{CONTAINER, Subject};
+use crate::subject::{CONTAINER, FNCALL, Subject};
 
 /// What a [`Liar`](crate::liar::Liar) does other than the backend it wraps.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -114,4 +114,6 @@ lies! {
     CONTAINER: ShowsIdsOfTheHost breaks entries_are_shown_as_the_sandbox_sees_them saying "ids of the sandbox";
     CONTAINER: RefusesLayers breaks what_is_refused_is_refused_by_name_and_nothing_else_is
         saying "Layers is offered, and was refused";
+    FNCALL: DropsLayers breaks what_is_refused_is_refused_by_name_and_nothing_else_is
+        saying "Layers is refused, and was done";
 }

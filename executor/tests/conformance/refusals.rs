@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use executor::sandbox::{CreateError, LayError, Mounted, Pack, PackError, SandboxSpec};
+use executor::sandbox::{CreateError, LayError, Mounted, OciBase, Pack, PackError, SandboxSpec};
 use images::layers::{Bounds, LayerStore, pack_directory, unpack};
 use rollout::Bytes;
 
@@ -38,6 +38,21 @@ async fn tried(yard: &Yard, ability: Ability, layer: &Mounted) -> Result<(), Str
             let spec = SandboxSpec { layers: vec![layer.clone()], ..yard.spec() };
             of_creation(yard.backend.create(spec).await)
         }
+        Ability::OciImage => {
+            let base = OciBase {
+                digest: format!("oci:sha256:{}", "0".repeat(64)),
+                layers: vec![layer.at.clone()],
+                env: Vec::new(),
+                hold: None,
+            };
+            let image = base.digest.clone();
+            let spec = SandboxSpec { image, base: Some(Arc::new(base)), ..yard.spec() };
+            match yard.backend.create(spec).await {
+                // Taken for an image, in which nothing can run.
+                Err(CreateError::BadRootfs { .. }) => Ok(()),
+                made => of_creation(made),
+            }
+        }
         Ability::AnyDisk => {
             let mut spec = yard.spec();
             spec.limits.disk = Bytes(yard.subject.disk.0 / 2);
@@ -69,7 +84,14 @@ async fn tried(yard: &Yard, ability: Ability, layer: &Mounted) -> Result<(), Str
 
 async fn what_is_refused_is_refused_by_name_and_nothing_else_is(yard: &Yard) {
     let layer = Arc::new(layer(yard));
-    for ability in [Ability::Layers, Ability::Pack, Ability::LayOver, Ability::Driven, Ability::AnyDisk] {
+    for ability in [
+        Ability::Layers,
+        Ability::Pack,
+        Ability::LayOver,
+        Ability::Driven,
+        Ability::AnyDisk,
+        Ability::OciImage,
+    ] {
         let refusal = yard.subject.refuses.iter().find(|(refused, _)| *refused == ability);
         match (refusal, tried(yard, ability, &layer).await) {
             (None, Ok(())) => {}

@@ -1,14 +1,16 @@
 //! The backends under test: how each starts, what it says no to, and how to see what it left.
 
 use std::fmt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use executor::census;
 use executor::sandbox::container::{Container, ContainerConfig};
+use executor::sandbox::fncall::FnCall;
 use executor::sandbox::{Backend, Sandbox, SandboxSpec};
 use rollout::Bytes;
+use rollout::backend::FNCALL_DISK;
 use rollout::quantity::{Limit, Resources};
 
 /// What a backend may decline, by name.
@@ -24,6 +26,8 @@ pub enum Ability {
     Driven,
     /// Disks of whatever size the ceilings allow.
     AnyDisk,
+    /// Images that are stacks of layers.
+    OciImage,
 }
 
 pub struct Subject {
@@ -50,11 +54,28 @@ pub type Look = Arc<dyn Fn() -> Option<String> + Send + Sync>;
 pub static CONTAINER: Subject =
     Subject { kind: "container", start: start_container, refuses: &[], disk: Bytes(16 << 20) };
 
-fn start_container(dir: &Path) -> Started {
+pub static FNCALL: Subject = Subject {
+    kind: "fncall",
+    start: start_fncall,
+    refuses: &[
+        (Ability::Layers, "layers: "),
+        (Ability::Pack, "does not offer saving a workspace"),
+        (Ability::LayOver, "does not offer layers over a live sandbox"),
+        (Ability::AnyDisk, "limit.disk: "),
+        (Ability::OciImage, "image: "),
+    ],
+    disk: FNCALL_DISK,
+};
+
+fn container(dir: &Path) -> (Container, PathBuf) {
     let data_dir = dir.join("data");
-    let backend =
-        Container::start(&ContainerConfig { data_dir: data_dir.clone() }).expect("the backend starts");
-    let data_dir = data_dir.canonicalize().unwrap();
+    let config = ContainerConfig { data_dir: data_dir.clone() };
+    let backend = Container::start(&config).expect("the backend starts");
+    (backend, data_dir.canonicalize().unwrap())
+}
+
+fn start_container(dir: &Path) -> Started {
+    let (backend, data_dir) = container(dir);
     let crashed = data_dir.clone();
     Started {
         backend: Arc::new(backend),
@@ -64,6 +85,35 @@ fn start_container(dir: &Path) -> Started {
         }),
         crash: Arc::new(move || kill_every_process(&crashed)),
     }
+}
+
+fn start_fncall(dir: &Path) -> Started {
+    let (backend, started) = fncall(dir);
+    // The first sandbox of every rule is one that had been made before.
+    let limits = Limit { disk: FNCALL_DISK, ..Resources::default().limit };
+    let asked = spec("warm".to_owned(), limits);
+    let warming = backend.warm(&asked);
+    tokio::task::block_in_place(|| tokio::runtime::Handle::current().block_on(warming)).expect("warm");
+    started
+}
+
+/// With nothing made ahead.
+pub fn fncall(dir: &Path) -> (Arc<FnCall>, Started) {
+    let (made, data_dir) = container(dir);
+    let backend = Arc::new(FnCall::start(Arc::new(made)));
+    let (looked, crashed) = (Arc::clone(&backend), data_dir.clone());
+    let left = move || {
+        let mut census = census::take(&data_dir).unwrap();
+        let parked = looked.parked();
+        census.cgroups.retain(|name| !parked.contains(name));
+        if census.cgroups.is_empty() {
+            census.processes.clear();
+        }
+        (!census.is_empty()).then(|| census.to_string())
+    };
+    let crash = Arc::new(move || kill_every_process(&crashed));
+    let started = Started { backend: Arc::<FnCall>::clone(&backend), left: Arc::new(left), crash };
+    (backend, started)
 }
 
 /// Of the sandboxes of this data directory; they are in cgroups that nothing else is in.
@@ -92,13 +142,26 @@ pub struct Yard {
     pub left: Look,
     pub crash: Arc<dyn Fn() + Send + Sync>,
     /// Scratch, removed afterwards.
-    pub dir: std::path::PathBuf,
+    pub dir: PathBuf,
     pub next: AtomicU32,
 }
 
 impl fmt::Debug for Yard {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Yard").field("backend", &self.backend).finish_non_exhaustive()
+    }
+}
+
+pub fn spec(id: String, limits: Limit) -> SandboxSpec {
+    SandboxSpec {
+        id,
+        image: "host".into(),
+        base: None,
+        image_digest: None,
+        layers: Vec::new(),
+        limits,
+        user: "rollout".into(),
+        workdir: "/workspace".into(),
     }
 }
 
@@ -110,16 +173,7 @@ impl Yard {
     }
 
     pub fn spec(&self) -> SandboxSpec {
-        SandboxSpec {
-            id: format!("s{}", self.next.fetch_add(1, Ordering::Relaxed)),
-            image: "host".into(),
-            base: None,
-            image_digest: None,
-            layers: Vec::new(),
-            limits: self.limits(),
-            user: "rollout".into(),
-            workdir: "/workspace".into(),
-        }
+        spec(format!("s{}", self.next.fetch_add(1, Ordering::Relaxed)), self.limits())
     }
 
     pub async fn sandbox(&self) -> Box<dyn Sandbox> {

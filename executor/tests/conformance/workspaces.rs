@@ -42,7 +42,7 @@ async fn what_was_packed_comes_back(yard: &Yard) {
     let one = save(yard, "one", &*first).await;
     first.destroy().await.unwrap();
     let second = yard.backend.create(SandboxSpec { layers: vec![one.clone()], ..yard.spec() }).await.unwrap();
-    assert_eq!(second.layers(), [one.clone()]);
+    assert_eq!(second.layers(), std::slice::from_ref(&one));
     let seen = "cat f; stat -c '%a %h %u' f; readlink soft; find d | sort | tr '\\n' ' '";
     assert_eq!(said(&*second, seen).await, "one\n640 2 1000\nf\nd d/e d/e/x", "what was saved");
     said(&*second, "rm -r d; echo two > f2").await;
