@@ -27,11 +27,11 @@ use crate::lifecycle::{Action, At, Book, Finish, Kill, Order, Progress, Refusal,
 use crate::link::{FromLink, Opening, Session};
 use crate::logs::{self, LOG_READS_MAX};
 use crate::messages::{self, Command, LogRequest};
-use crate::sandbox::{Backend, Sandbox};
+use crate::sandbox::Sandbox;
 use crate::sessions::Sessions;
 use crate::storage::Storage;
 use crate::workspace::Workspaces;
-use crate::{Config, Error};
+use crate::{Backends, Config, Error};
 
 /// How often the lease and the end of a shutdown are looked at.
 const TICK: Duration = Duration::from_millis(50);
@@ -45,7 +45,7 @@ const LAST_ACKS_TIMEOUT: Duration = Duration::from_secs(2);
 /// What the agent is made of.
 pub(crate) struct Parts {
     pub config: Config,
-    pub backend: Arc<dyn Backend>,
+    pub backends: Backends,
     pub book: Book,
     pub attempts_dir: PathBuf,
     pub workspaces: Arc<Workspaces>,
@@ -107,7 +107,7 @@ impl Agent {
     /// nothing is left.
     pub async fn run(mut self, token: CancellationToken) -> Result<(), Error> {
         let Some(mut progressed) = self.progressed.take() else { return Ok(()) };
-        let backend = self.parts.backend.clone();
+        let backend = Arc::clone(self.parts.backends.first());
         let mut backend_ended = backend.ended();
         let mut ticks = interval(TICK);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -272,7 +272,7 @@ impl Agent {
         }
         let Some(storage) = self.storage.clone() else { return };
         let tools = Tools {
-            backend: self.parts.backend.clone(),
+            backends: self.parts.backends.clone(),
             storage,
             workspaces: Arc::clone(&self.parts.workspaces),
             capture_bytes_max: self.parts.config.capture_bytes_max,
@@ -371,7 +371,7 @@ impl Agent {
     /// A tree is read in the background; whoever asks is answered all the same.
     fn identify(&mut self, image: String) {
         let Some(session) = &self.session else { return };
-        let (backend, reports) = (self.parts.backend.clone(), session.reports.clone());
+        let (backend, reports) = (Arc::clone(self.parts.backends.first()), session.reports.clone());
         let (workspaces, storage) = (Arc::clone(&self.parts.workspaces), session.storage.clone());
         let permits = self.identifying.clone();
         drop(tokio::spawn(identity::answer(backend, workspaces, storage, image, permits, reports)));
@@ -430,7 +430,7 @@ impl Agent {
                 disk_bytes: capacity.total.disk.0,
                 sandboxes: capacity.sandboxes,
                 disk_limit_max_bytes: capacity.disk_limit_max.0,
-                backends: vec![self.parts.config.backend.clone()],
+                backends: self.parts.backends.kinds(),
             }),
             held: self.held(),
             version: env!("CARGO_PKG_VERSION").to_owned(),

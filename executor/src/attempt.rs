@@ -12,9 +12,10 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 use tokio_util::task::TaskTracker;
 
+use crate::Backends;
 use crate::clock::{elapsed, wall_now};
 use crate::lifecycle::{Finish, Kill, Order, Progress};
-use crate::sandbox::{Backend, Sandbox};
+use crate::sandbox::Sandbox;
 use crate::sessions::Sessions;
 use crate::storage::Storage;
 use crate::workspace::Workspaces;
@@ -39,7 +40,7 @@ pub(crate) const DESTROY_TIMEOUT: Duration = Duration::from_secs(60);
 /// What every runner of this executor uses.
 #[derive(Debug, Clone)]
 pub(crate) struct Tools {
-    pub backend: Arc<dyn Backend>,
+    pub backends: Backends,
     pub storage: Storage,
     pub workspaces: Arc<Workspaces>,
     /// Per stream.

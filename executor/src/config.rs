@@ -39,8 +39,6 @@ pub struct Config {
     pub images_dir: Option<PathBuf>,
     pub heartbeat_every: Duration,
     pub held_every: Duration,
-    /// The kind of the backend, as jobs name it.
-    pub backend: String,
 }
 
 impl Config {
@@ -57,7 +55,6 @@ impl Config {
             images_dir: None,
             heartbeat_every: HEARTBEAT_EVERY,
             held_every: HELD_EVERY,
-            backend: "container".to_owned(),
         }
     }
 }

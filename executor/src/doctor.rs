@@ -76,7 +76,7 @@ pub fn doctor(data_dir: &Path) -> Report {
     let data_dir = data_dir.to_owned();
     // A thread of its own: what it unshares ends with it.
     let tried = std::thread::spawn(move || try_all(&data_dir)).join();
-    let checks = tried.unwrap_or_else(|_| {
+    let mut checks = tried.unwrap_or_else(|_| {
         vec![Check {
             name: "doctor",
             status: Status::Missing,
@@ -85,7 +85,24 @@ pub fn doctor(data_dir: &Path) -> Report {
             consequence: Some(REFUSED),
         }]
     });
+    checks.push(fncall(&checks));
     Report { checks, capacity: capacity() }
+}
+
+/// The backend `fncall` hands on what the container backend makes: it needs nothing else.
+fn fncall(checks: &[Check]) -> Check {
+    let is_refused = checks.iter().any(|check| check.consequence == Some(REFUSED));
+    let (status, detail) = match is_refused {
+        false => (Status::Works, "sandboxes of the container backend, made ahead and used once"),
+        true => (Status::Missing, "it needs the container backend"),
+    };
+    Check {
+        name: "backend `fncall`",
+        status,
+        detail: detail.to_owned(),
+        errno: None,
+        consequence: is_refused.then_some("backend `fncall` is refused"),
+    }
 }
 
 type Found = io::Result<(Status, String)>;

@@ -13,6 +13,7 @@
 
 mod agent;
 mod attempt;
+mod backends;
 pub mod broker;
 mod capacity;
 mod capture;
@@ -40,6 +41,7 @@ mod storage;
 mod tree;
 mod workspace;
 
+pub use backends::Backends;
 pub use capacity::{Capacity, Measured};
 pub use config::{Config, Endpoint};
 pub use error::Error;

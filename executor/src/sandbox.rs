@@ -5,6 +5,7 @@ mod channel;
 pub mod container;
 pub mod driven;
 mod files;
+pub mod fncall;
 mod image;
 mod laying;
 mod packing;
@@ -20,13 +21,16 @@ use std::time::Duration;
 use images::layers::{Bounds, Packed, Pinned};
 use rollout::checkpoint::Layer;
 use rollout::quantity::Limit;
-use rollout::{Bytes, Millis};
+use rollout::{BackendKind, Bytes, Millis};
 
 pub use driven::Driven;
 
 /// Makes sandboxes. One per executor and backend kind.
 #[tonic::async_trait]
 pub trait Backend: Send + Sync + fmt::Debug {
+    /// As jobs name it.
+    fn kind(&self) -> BackendKind;
+
     /// Creates a sandbox whose init runs and whose walls all stand. On any error nothing is left:
     /// provisioning is one block with one failure path.
     async fn create(&self, spec: SandboxSpec) -> Result<Box<dyn Sandbox>, CreateError>;
@@ -41,6 +45,14 @@ pub trait Backend: Send + Sync + fmt::Debug {
     fn creation_credit(&self) -> CreationCredit {
         CreationCredit::default()
     }
+
+    /// The most sandboxes it holds that serve nobody yet.
+    fn ahead_max(&self) -> u32 {
+        0
+    }
+
+    /// Destroys what serves nobody yet, and makes nothing ahead any more. Before the end of the executor.
+    async fn wind_up(&self) {}
 
     /// Resolves when no sandbox can be made any more, with the reason. Those that live may be
     /// gone too.
@@ -226,6 +238,9 @@ pub struct Pack {
 
 #[derive(Debug, thiserror::Error)]
 pub enum PackError {
+    /// Nothing was stopped, and nothing packed.
+    #[error("backend {backend} does not offer saving a workspace")]
+    NotOffered { backend: &'static str },
     /// The processes could not be stopped, or the tree not be packed, in the time given. They go
     /// on.
     #[error("{what} within {} ms", within.as_millis())]
@@ -244,6 +259,9 @@ pub enum PackError {
 pub enum LayError {
     #[error("opening the workspace")]
     Root(#[source] std::io::Error),
+    /// Nothing was copied.
+    #[error("backend {backend} does not offer layers over a live sandbox")]
+    NotOffered { backend: &'static str },
     #[error("copying a layer into the workspace")]
     Tree(#[source] images::layers::Error),
     #[error("copying a layer into the workspace panicked")]

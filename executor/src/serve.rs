@@ -15,10 +15,9 @@ use crate::agent::{Agent, Parts};
 use crate::capacity::{self, Measured, Vitals};
 use crate::lifecycle::Book;
 use crate::link::{COMMAND_QUEUE_MAX, Link};
-use crate::sandbox::Backend;
 use crate::sessions::{self, Sessions};
 use crate::workspace::Workspaces;
-use crate::{Config, Error, census, private_dir};
+use crate::{Backends, Config, Error, census, private_dir};
 
 const LOCK_FILE: &str = "executor.lock";
 const ATTEMPTS_DIR: &str = "attempts";
@@ -56,8 +55,13 @@ impl Handle {
 /// Runs an executor in the background until `token`.
 ///
 /// What a previous life left in the data directory's `attempts` is removed first. Sandboxes it
-/// left are the backend's to find: sweep them before this is called, while `backend` is made.
-pub fn serve(config: Config, backend: Arc<dyn Backend>, token: CancellationToken) -> Result<Handle, Error> {
+/// left are the backends' to find: sweep them before this is called, while they are made.
+pub fn serve(
+    config: Config,
+    backends: impl Into<Backends>,
+    token: CancellationToken,
+) -> Result<Handle, Error> {
+    let backends = backends.into();
     let lock = lock(&config.data_dir)?;
     let attempts_dir = empty_dir(config.data_dir.join(ATTEMPTS_DIR))?;
     let layers_dir = census::layers_dir(&config.data_dir);
@@ -74,7 +78,7 @@ pub fn serve(config: Config, backend: Arc<dyn Backend>, token: CancellationToken
     })?;
     let layers = LayerStore::open(&layers_dir, config.layer_bytes_max.0)
         .map_err(|source| Error::Layers { path: layers_dir, source: Box::new(source) })?;
-    let offered = capacity::offered(&config.data_dir, config.capacity, config.reserves, backend.ceilings())?;
+    let offered = capacity::offered(&config.data_dir, config.capacity, config.reserves, backends.ceilings())?;
     let now = capacity::measured(&config.data_dir)?;
     let (sampled, measured) = watch::channel(now);
     let (vitals, heartbeats) = watch::channel(Vitals { measured: now, ..Vitals::default() });
@@ -94,10 +98,11 @@ pub fn serve(config: Config, backend: Arc<dyn Backend>, token: CancellationToken
     let socket = data_dir.join(SANDBOXES_SOCKET);
     let listener = sessions::listen(&socket).map_err(|source| Error::Listen { path: socket, source })?;
     let workspaces = Arc::new(Workspaces::new(layers, config.images_dir.clone()));
+    let made_by = backends.clone();
     let agent = Agent::new(Parts {
         book: Book::new(offered, config.reserves, now),
         config,
-        backend,
+        backends,
         attempts_dir,
         workspaces,
         from_link,
@@ -117,6 +122,7 @@ pub fn serve(config: Config, backend: Arc<dyn Backend>, token: CancellationToken
         let sampler = tokio::spawn(sample(data_dir, sampled, ended.clone()));
         let calls = tokio::spawn(listener.serve(sessions, ended.clone()));
         let ended_by = agent.run(agent_token).await;
+        made_by.wind_up().await;
         ended.cancel();
         for (name, task) in [("link", link), ("sampler", sampler), ("sandboxes", calls)] {
             if let Err(error) = task.await {

@@ -8,6 +8,7 @@
 //! Words: Job > Group (one task row, n samples) > Rollout (one sample) > Step (DAG node) >
 //! Attempt (one try of a step, in a sandbox).
 
+pub mod backend;
 pub mod checkpoint;
 pub mod classify;
 pub mod cron;
@@ -29,6 +30,7 @@ pub mod state;
 pub mod text;
 pub mod time;
 
+pub use backend::BackendKind;
 pub use failure::{Domain, FailureCode};
 pub use ids::{
     AttemptId, Generation, GroupId, IncarnationId, JobId, NodeId, RolloutId, SandboxId, ScheduleId, StepIndex,

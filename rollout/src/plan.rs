@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use crate::backend::BackendKind;
 use crate::ids::{RolloutId, StepIndex};
 use crate::name::Name;
 use crate::quantity::{Bytes, Resources};
@@ -262,6 +263,7 @@ pub struct StepPlan {
     pub origin: Origin,
     pub checkpoint: CheckpointPlan,
     pub work: WorkPlan,
+    pub backend: BackendKind,
     pub image: Template,
     /// Read-only layers above the image, last on top: OCI references, or `layer:` texts (see
     /// [`crate::checkpoint::Layer`]) where a row names a tree in the blob store.
@@ -684,6 +686,8 @@ pub struct ResolvedStep {
     pub per: Per,
     pub checkpoint: ResolvedCheckpoint,
     pub work: ResolvedWork,
+    #[serde(default)]
+    pub backend: BackendKind,
     pub image: String,
     pub layers: Vec<String>,
     pub user: String,

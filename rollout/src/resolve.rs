@@ -10,6 +10,7 @@ use sha2::{Digest, Sha256};
 
 use fields::{arguments, checked, declared, files, health_check, image, layers, time};
 
+use crate::backend::{self, FNCALL_DISK};
 use crate::checkpoint::LAYER_PREFIX;
 use crate::ids::{GroupId, JobId, RolloutId, StepIndex};
 use crate::name::Name;
@@ -637,6 +638,19 @@ fn with_hash(
     faults: &mut Faults,
 ) -> Result<ResolvedStep, ResolveError> {
     let image = faults.take(image(names, step), String::new())?;
+    if let Some(problem) = backend::refuses_image(step.backend, &image) {
+        let expected = "`host`, a `dir:` image, or `backend: container`";
+        faults.pass(bad(step, "image", format!("is {}: {problem}", shown(&image, 80)), expected))?;
+    }
+    if let Some(problem) = backend::refuses_disk(step.backend, resources.limit.disk) {
+        let expected = format!("{FNCALL_DISK}, or `backend: container`");
+        faults.pass(bad(
+            step,
+            "resources.limit.disk",
+            format!("is {}: {problem}", resources.limit.disk),
+            expected,
+        ))?;
+    }
     let (work, env) = arguments(names, step, faults)?;
     let mut time = |name, field| faults.take(time(names, step, name, field), Millis(0));
     let timeout = time("timeout", &step.timeout)?;
@@ -653,6 +667,7 @@ fn with_hash(
         per: step.per,
         checkpoint: ResolvedCheckpoint { after: step.checkpoint.after, every: step.checkpoint.every },
         work,
+        backend: step.backend,
         image,
         layers,
         user,

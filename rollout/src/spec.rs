@@ -9,6 +9,7 @@ mod canonical;
 mod describe;
 mod diagnostic;
 mod fields;
+mod fncall;
 mod grammar;
 mod graph;
 mod harbor;

@@ -312,7 +312,12 @@ mod tests {
     use super::*;
 
     fn capacity() -> Capacity {
-        Capacity { total: Request::default(), sandboxes: 1, disk_limit_max: Bytes(0) }
+        Capacity {
+            total: Request::default(),
+            sandboxes: 1,
+            disk_limit_max: Bytes(0),
+            backends: std::collections::BTreeSet::new(),
+        }
     }
 
     #[test]

@@ -166,7 +166,8 @@ impl Yard {
             memory: value(memory, "memory=").parse().unwrap(),
             disk: Bytes(1 << 40),
         };
-        let capacity = Capacity { total, sandboxes: 1000, disk_limit_max: Bytes(1 << 40) };
+        let backends = [BackendKind::Container].into();
+        let capacity = Capacity { total, sandboxes: 1000, disk_limit_max: Bytes(1 << 40), backends };
         self.event(Event::NodeAttached { node, incarnation, capacity, held: vec![] });
     }
 

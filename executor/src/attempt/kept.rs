@@ -62,6 +62,8 @@ fn lay_failed(layer: &Mounted, error: &LayError) -> Unready {
             failed(FailureCode::NotFound, format!("{message}, before the step began; {hint}"))
         }
         LayError::Tree(tree) if tree.of_the_packed() => failed(FailureCode::NotFound, message),
+        // The same at every try.
+        LayError::NotOffered { .. } => failed(FailureCode::NotFound, message),
         LayError::Root(_) | LayError::Tree(_) | LayError::Panicked => {
             failed(FailureCode::StartFailed, message)
         }

@@ -100,6 +100,10 @@ async fn obtain(
     if let Some(kept) = slot {
         return kept::take_over(tools, order, kept.as_ref()).await;
     }
+    let Some(backend) = tools.backends.of(step.backend).cloned() else {
+        let message = format!("not_enforceable: backend {} is not offered here", step.backend);
+        return Err(Unready::Refused(Refusal { class: RefusalClass::NeverFits, message }));
+    };
     let base = tools.workspaces.base(&tools.storage, &tools.stragglers, &step.image).await;
     let base = base.map_err(|error| stack_failed(&StackError::Fetch(error)))?;
     let layers = workspace::stack(&tools.workspaces, &tools.storage, &tools.stragglers, order).await;
@@ -114,7 +118,6 @@ async fn obtain(
         workdir: step.workdir.clone(),
     };
     let (sender, made) = oneshot::channel();
-    let backend = tools.backend.clone();
     tools.stragglers.spawn(async move {
         if let Err(Ok(Handover(Some(sandbox)))) = sender.send(backend.create(spec).await.map(Handover::of)) {
             destroy(sandbox).await;

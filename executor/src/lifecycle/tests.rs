@@ -37,6 +37,7 @@ fn order(attempt: AttemptId, generation: u64) -> Order {
         per: Per::Rollout,
         checkpoint: ResolvedCheckpoint::default(),
         work: ResolvedWork::Command(ResolvedCommand::Shell("true".into())),
+        backend: rollout::BackendKind::default(),
         image: "host".into(),
         layers: vec![],
         user: "rollout".into(),

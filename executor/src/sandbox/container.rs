@@ -20,7 +20,7 @@ use std::time::Duration;
 
 use images::layers::Packed;
 use rollout::quantity::{Limit, TMPFS_DISK_MAX};
-use rollout::{Bytes, Millis};
+use rollout::{BackendKind, Bytes, Millis};
 use sandbox_init::message::{self, BODY_MAX, ENTRIES_MAX, Stage, Streams};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 
@@ -113,6 +113,8 @@ struct Shared {
     commands_max: u64,
     tree: Tree,
     live: AtomicU32,
+    /// Creations that have not ended.
+    creating: AtomicU32,
     /// Whether memory limits bound swap. If not, swap must stay off.
     counts_swap: bool,
     /// Bytes that live loop disks promise together.
@@ -192,6 +194,7 @@ impl Container {
             commands_max,
             tree,
             live: AtomicU32::new(0),
+            creating: AtomicU32::new(0),
             counts_swap,
             disk_promised: Mutex::new(Bytes(0)),
             _lock: lock,
@@ -305,18 +308,7 @@ impl Container {
         if used >= sandboxes {
             return Err(CreateError::Busy { ceiling, used: used.into(), limit: sandboxes.into() });
         }
-        for (guarantee, size) in [("limit.disk", limit.disk), ("limit.memory", limit.memory)] {
-            if size < SIZE_LIMIT_MIN {
-                let problem =
-                    format!("{size} is less than the smallest that holds a sandbox, {SIZE_LIMIT_MIN}");
-                return Err(CreateError::NotEnforceable { guarantee, problem });
-            }
-        }
-        // Somebody may have turned it on since the start.
-        if !self.shared.counts_swap && !matches!(swap_is_on(), Ok(false)) {
-            let problem = "swap is on, and this kernel does not count it".to_owned();
-            return Err(CreateError::NotEnforceable { guarantee: "limit.memory", problem });
-        }
+        self.check_limits(limit)?;
         if limit.disk > TMPFS_DISK_MAX {
             if self.disk_limit_max <= TMPFS_DISK_MAX || limit.disk > self.disk_limit_max {
                 let problem = format!(
@@ -339,8 +331,30 @@ impl Container {
 }
 
 impl Container {
+    /// Whether somebody waits for a sandbox.
+    pub(super) fn is_creating(&self) -> bool {
+        self.shared.creating.load(Ordering::Relaxed) > 0
+    }
+
+    /// Refuses what no sandbox here could have.
+    pub(super) fn check_limits(&self, limit: &Limit) -> Result<(), CreateError> {
+        for (guarantee, size) in [("limit.disk", limit.disk), ("limit.memory", limit.memory)] {
+            if size < SIZE_LIMIT_MIN {
+                let problem =
+                    format!("{size} is less than the smallest that holds a sandbox, {SIZE_LIMIT_MIN}");
+                return Err(CreateError::NotEnforceable { guarantee, problem });
+            }
+        }
+        // Somebody may have turned it on since the start.
+        if !self.shared.counts_swap && !matches!(swap_is_on(), Ok(false)) {
+            let problem = "swap is on, and this kernel does not count it".to_owned();
+            return Err(CreateError::NotEnforceable { guarantee: "limit.memory", problem });
+        }
+        Ok(())
+    }
+
     /// The image of a spec, prepared if need be.
-    async fn image(&self, name: &str) -> Result<Arc<Image>, CreateError> {
+    pub(super) async fn image(&self, name: &str) -> Result<Arc<Image>, CreateError> {
         if let Some(image) = self.images.ready(name) {
             return Ok(image);
         }
@@ -374,7 +388,12 @@ impl Container {
 
 #[tonic::async_trait]
 impl Backend for Container {
+    fn kind(&self) -> BackendKind {
+        BackendKind::Container
+    }
+
     async fn create(&self, spec: SandboxSpec) -> Result<Box<dyn Sandbox>, CreateError> {
+        let _creating = Creating::begin(&self.shared.creating);
         check(&spec)?;
         let reserved = self.reserve(&spec.limits)?;
         let failed = |action: &str| {
@@ -464,6 +483,22 @@ impl Backend for Container {
     }
 }
 
+/// A creation that has not ended.
+struct Creating<'a>(&'a AtomicU32);
+
+impl<'a> Creating<'a> {
+    fn begin(creating: &'a AtomicU32) -> Self {
+        creating.fetch_add(1, Ordering::Relaxed);
+        Self(creating)
+    }
+}
+
+impl Drop for Creating<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
 struct Abandoned {
     client: Arc<Client>,
     id: Option<String>,
@@ -478,7 +513,7 @@ impl Drop for Abandoned {
 }
 
 /// A workspace is restored over the image it was saved over, and over no other.
-fn check_layers(spec: &SandboxSpec, image: &Image) -> Result<(), CreateError> {
+pub(super) fn check_layers(spec: &SandboxSpec, image: &Image) -> Result<(), CreateError> {
     if let Some(expected) = spec.image_digest.as_ref().filter(|expected| **expected != image.digest) {
         let problem = format!("it is {} here, and the workspace was saved over {expected}", image.digest);
         return Err(CreateError::ImageMissing { image: spec.image.clone(), problem });
@@ -492,7 +527,7 @@ fn check_layers(spec: &SandboxSpec, image: &Image) -> Result<(), CreateError> {
 }
 
 /// What would be a bad name or path anywhere below.
-fn check(spec: &SandboxSpec) -> Result<(), CreateError> {
+pub(super) fn check(spec: &SandboxSpec) -> Result<(), CreateError> {
     const ID_MAX: usize = 63;
     let invalid = |action: String| CreateError::Failed { action, source: io::ErrorKind::InvalidInput.into() };
     let plain = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';

@@ -151,6 +151,7 @@ fn warm(workspaces: &Arc<Workspaces>, storage: &Storage, tasks: &TaskTracker, la
 fn refused(error: &PackError) -> SaveError {
     match error {
         PackError::Tree(tree) if tree.of_the_tree() => SaveError::Refused(chain(tree)),
+        PackError::NotOffered { .. } => SaveError::Refused(chain(error)),
         PackError::TooSlow { .. } => SaveError::TooSlow(chain(error)),
         PackError::Freeze(_) | PackError::Upper(_) | PackError::Tree(_) | PackError::Panicked => {
             SaveError::Storage(chain(error))

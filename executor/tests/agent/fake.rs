@@ -129,6 +129,10 @@ impl Shared {
 
 #[tonic::async_trait]
 impl Backend for FakeBackend {
+    fn kind(&self) -> rollout::BackendKind {
+        rollout::BackendKind::Container
+    }
+
     async fn create(&self, spec: SandboxSpec) -> Result<Box<dyn Sandbox>, CreateError> {
         let passed = self.shared.pass(Point::Create).await;
         passed.map_err(|source| CreateError::Failed { action: "clone3".to_owned(), source })?;

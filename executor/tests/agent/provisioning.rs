@@ -291,3 +291,16 @@ async fn a_health_check_counts_in_the_start_timeout() {
     assert_eq!(failure.code, "start_timeout", "{}", failure.message);
     yard.stop().await;
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_backend_that_is_not_here_is_refused_by_name_and_nothing_is_made() {
+    let mut yard = Yard::start().await;
+    let mut order = order("agent", "out hi");
+    order.step.as_mut().unwrap().backend = "fncall".to_owned();
+    yard.send(command::Kind::Start(order)).await;
+    let refused = yard.refused().await;
+    assert_eq!(refused.class(), Class::NeverFits);
+    assert_eq!(refused.message, "not_enforceable: backend fncall is not offered here");
+    assert!(yard.backend.state().created.is_empty());
+    yard.stop().await;
+}

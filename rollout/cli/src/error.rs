@@ -419,7 +419,9 @@ pub fn chain(error: &dyn StdError) -> String {
 
 /// A job is held for its nodes, and then another node is enough, or for what its steps did.
 fn held_hint(job: &str, reason: &str, own_yard: bool) -> String {
-    let for_nodes = ["too_big_for_yard", "refused_by_every_node"].iter().any(|code| reason.starts_with(code));
+    let for_nodes = ["too_big_for_yard", "no_backend", "refused_by_every_node"]
+        .iter()
+        .any(|code| reason.starts_with(code));
     let goes_on = match (for_nodes, own_yard) {
         (true, false) => "it goes on by itself once a node that can run it attaches (`rollyard executor`); ",
         (true, true) => {

@@ -5,8 +5,10 @@ use std::os::unix::fs::DirBuilderExt;
 use std::path::Path;
 use std::sync::Arc;
 
+use executor::Backends;
 use executor::config::CapacityOverrides;
 use executor::sandbox::container::{self, Container, ContainerConfig};
+use executor::sandbox::fncall::FnCall;
 use futures::future::select_all;
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use nix::unistd::{AccessFlags, access};
@@ -208,13 +210,15 @@ fn start_executor(data_dir: &Path, scheduler: &str, name: &str, capacity: &Capac
     let scheduler = scheduler.parse().map_err(of_executor)?;
     let node_dir = data_dir.join(NODE_DIR);
     let container = ContainerConfig { data_dir: node_dir.join(SANDBOXES_DIR) };
-    let backend = tokio::task::block_in_place(|| Container::start(&container)).map_err(of_container)?;
+    let made = tokio::task::block_in_place(|| Container::start(&container)).map_err(of_container)?;
+    let made = Arc::new(made);
+    let backends = Backends::from(Arc::clone(&made)).with(Arc::new(FnCall::start(made)));
     let mut config = executor::Config::new(node, node_dir, scheduler);
     config.images_dir = Some(data_dir.join(IMAGES_DIR));
     let Capacity { cpu, memory, disk } = *capacity;
     config.capacity = CapacityOverrides { cpu, memory, disk, sandboxes: None };
     let stop = CancellationToken::new();
-    let handle = executor::serve(config, Arc::new(backend), stop.clone()).map_err(of_executor)?;
+    let handle = executor::serve(config, backends, stop.clone()).map_err(of_executor)?;
     let task = tokio::spawn(async move { handle.join().await.map_err(of_executor) });
     Ok(Part { name: "executor", stop, task: Some(task) })
 }

@@ -11,6 +11,7 @@ use super::steps::{StepDoc, per_group};
 use super::tables::{ARTIFACTS_MAX, FILES_BYTES_MAX, FILES_MAX};
 use super::tree::{Span, child_path, item_path};
 use super::view::{Found, Layered, View};
+use crate::backend::BackendKind;
 use crate::expression;
 use crate::ids::StepIndex;
 use crate::plan::{
@@ -83,6 +84,7 @@ pub(crate) fn read(doc: &StepDoc<'_>, takes_reward: bool, sink: &mut Sink) -> Op
         origin: Origin::Image,
         checkpoint: CheckpointPlan::default(),
         work,
+        backend: all.text("backend").map_or(Ok(BackendKind::default()), str::parse).ok()?,
         image: Template::literal(""),
         layers: layers(all)?,
         user: expression::parse(all.text("user").unwrap_or(USER)).ok()?,

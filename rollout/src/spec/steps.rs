@@ -1,6 +1,7 @@
 //! The list of steps: kinds, workspaces, and the plan's order.
 
 use super::diagnostic::{Diagnostic, DiagnosticCode as Code, Sink, listed, quoted};
+use super::fncall;
 use super::graph::{self, Graph, GraphStep};
 use super::step;
 use super::tables::{DEFAULTS, STEP};
@@ -376,6 +377,7 @@ fn plan(
         let users = users(starts, index);
         step::check_layers(doc, matches!(origin, Some(Origin::Live(_))), users, sink);
         let rest = step::read(doc, takes_reward, sink);
+        fncall::check(doc, origin, users, rest.as_ref().map(|rest| &rest.resources), sink);
         let checkpoint = step::checkpoint(doc, users, sink);
         check_key(docs, starts, index, sink);
         let step = (|| {

@@ -330,11 +330,11 @@ static STEP_FIELDS: &[Field] = &[
         "backend",
         Shape::Choice(&[
             choice("container"),
-            choice_later("fncall", "`container`"),
+            choice("fncall"),
             choice_later("microvm", "`container`"),
             choice_later("vm", "`container`"),
         ]),
-        "Kind of isolation; default `container`.",
+        "Kind of isolation; default `container`. `fncall`: made ahead, used once.",
     ),
     field("resources", Shape::Object(&RESOURCES), "Request and limit of the sandbox."),
     field(

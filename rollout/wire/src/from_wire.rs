@@ -15,7 +15,7 @@ use rollout::quantity::{Limit, Request};
 use rollout::reward::REWARD_FILE_BYTES_MAX;
 use rollout::spec::ARTIFACTS_MAX;
 use rollout::text::shown;
-use rollout::{AttemptId, Bytes, MilliCpu, Millis, Resources, StepIndex, Timestamp};
+use rollout::{AttemptId, BackendKind, Bytes, MilliCpu, Millis, Resources, StepIndex, Timestamp};
 
 use crate::v1;
 
@@ -95,6 +95,11 @@ pub fn step(message: &v1::Step) -> Result<ResolvedStep, WireError> {
         name: parse("step.name", &message.name)?,
         kind,
         work: work(kind, message)?,
+        // A peer that knows only containers says nothing.
+        backend: match message.backend.as_str() {
+            "" => BackendKind::Container,
+            kind => parse("step.backend", kind)?,
+        },
         image: message.image.clone(),
         layers: message.layers.clone(),
         user: message.user.clone(),

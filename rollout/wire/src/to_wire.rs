@@ -73,6 +73,7 @@ pub fn step(step: &ResolvedStep) -> v1::Step {
         }),
         session: step.work.session().map(session),
         idle: step.idle.as_ref().map(idle),
+        backend: step.backend.as_str().to_owned(),
     }
 }
 

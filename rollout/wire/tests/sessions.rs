@@ -6,7 +6,7 @@ use rollout::plan::{
     IdleMode, IdlePlan, Per, ResolvedCheckpoint, ResolvedCommand, ResolvedStep, ResolvedWork, SessionPlan,
     StepKind,
 };
-use rollout::{FailureCode, Millis, Resources, Timestamp};
+use rollout::{BackendKind, FailureCode, Millis, Resources, Timestamp};
 use rollout_wire::{from_wire, to_wire, v1};
 
 fn step(kind: StepKind, work: ResolvedWork, idle: Option<IdlePlan>) -> ResolvedStep {
@@ -16,6 +16,7 @@ fn step(kind: StepKind, work: ResolvedWork, idle: Option<IdlePlan>) -> ResolvedS
         per: Per::Rollout,
         checkpoint: ResolvedCheckpoint::default(),
         work,
+        backend: BackendKind::default(),
         image: "host".into(),
         layers: vec![],
         user: "rollout".into(),
@@ -51,6 +52,7 @@ fn steps_arrive_as_they_were_sent() {
         step(StepKind::Session, session(Some(7), false, false), idle(IdleMode::Checkpoint)),
         step(StepKind::Run, command(), idle(IdleMode::Freeze)),
         step(StepKind::Agent, command(), None),
+        ResolvedStep { backend: BackendKind::Fncall, ..step(StepKind::Grader, command(), None) },
     ] {
         assert_eq!(from_wire::step(&to_wire::step(&sent)), Ok(sent));
     }

@@ -1,5 +1,6 @@
 //! What the shell tells the core.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use rollout::checkpoint::Checkpoint;
@@ -8,8 +9,8 @@ use rollout::plan::JobPlan;
 use rollout::quantity::Request;
 use rollout::result_key::ResultKey;
 use rollout::{
-    AttemptId, Bytes, FailureCode, Generation, GroupId, IncarnationId, JobId, Millis, NodeId, Resources,
-    RolloutId, StepIndex, Timestamp,
+    AttemptId, BackendKind, Bytes, FailureCode, Generation, GroupId, IncarnationId, JobId, Millis, NodeId,
+    Resources, RolloutId, StepIndex, Timestamp,
 };
 
 use crate::snapshot::{GroupSnapshot, JobSnapshot};
@@ -162,6 +163,8 @@ pub struct Capacity {
     pub sandboxes: u32,
     /// The largest `limit.disk` the node can enforce.
     pub disk_limit_max: Bytes,
+    /// What makes its sandboxes.
+    pub backends: BTreeSet<BackendKind>,
 }
 
 /// What the node measured now.

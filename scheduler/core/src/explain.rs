@@ -33,7 +33,7 @@ pub struct Explanation {
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Fact {
-    /// Stable: `no_executor`, `too_big_for_yard`, `refused_by_every_node`, `no_room`, `max_running`, `running`, `backoff`,
+    /// Stable: `no_executor`, `too_big_for_yard`, `no_backend`, `refused_by_every_node`, `no_room`, `max_running`, `running`, `backoff`,
     /// `needs`, `held`, `waits_for_result`, `waits_for_digest`, `cancelling`, `unsealed`, `final`, `unrecorded`, `waits_for_turn`, `node_detached`.
     pub code: &'static str,
     pub step: Option<String>,
@@ -260,15 +260,17 @@ impl Cluster {
                 _ => fact("waits_for_turn", format!("step `{name}` is placed in the next pass")),
             };
         }
-        let attached: Vec<&Node> = self.nodes.values().filter(|n| n.attached).collect();
+        let mut attached: Vec<&Node> = self.nodes.values().filter(|n| n.attached).collect();
         if attached.is_empty() {
             return no_executor();
         }
+        let backend = job.plan.step(at.slot.step).backend;
         let detail = group.details.get(&at.slot);
-        if let Some(never) = never_runs(&self.nodes, &resources, detail) {
+        if let Some(never) = never_runs(&self.nodes, backend, &resources, detail) {
             let code = never.code.as_str();
             return fact(code, format!("{code}: step `{name}` {}", never.why));
         }
+        attached.retain(|node| node.offers(backend));
         let mut fitting = attached.iter().filter(|n| n.ever_fits(&resources));
         let refused = |n: &&Node| detail.is_some_and(|d| n.refused_for_good(d).is_some());
         if fitting.all(refused)

@@ -4,7 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use rollout::quantity::Request;
 use rollout::{
-    AttemptId, BootTime, Bytes, Generation, IncarnationId, MilliCpu, NodeId, Resources, RolloutId, StepIndex,
+    AttemptId, BackendKind, BootTime, Bytes, Generation, IncarnationId, MilliCpu, NodeId, Resources,
+    RolloutId, StepIndex,
 };
 
 use crate::event::{Capacity, Held, Measured};
@@ -91,6 +92,10 @@ pub(crate) fn within(a: Request, limit: Request) -> bool {
 }
 
 impl Node {
+    pub fn offers(&self, backend: BackendKind) -> bool {
+        self.capacity.backends.contains(&backend)
+    }
+
     pub fn free(&self) -> Request {
         subtract(self.capacity.total, self.used)
     }

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use rollout::failure::Failure;
 use rollout::quantity::Request;
 use rollout::state::StepState;
-use rollout::{FailureCode, NodeId, Resources};
+use rollout::{BackendKind, FailureCode, NodeId, Resources};
 
 use crate::cluster::Cluster;
 use crate::command::{Command, Target};
@@ -129,7 +129,9 @@ impl Cluster {
             let Some(group) = job.groups.get(&key.group) else { continue };
             let resources = job.resources(group, at.slot.step);
             let detail = group.details.get(&at.slot);
-            let best = self.nodes.values().filter_map(|n| Score::of(n, at, &resources, detail)).min();
+            let backend = job.plan.step(at.slot.step).backend;
+            let offering = self.nodes.values().filter(|node| node.offers(backend));
+            let best = offering.filter_map(|n| Score::of(n, at, &resources, detail)).min();
             if let Some(score) = best {
                 let reservation = (resources.charge(), Phase::Starting);
                 self.start(at, &score.node, None, reservation, records, commands);
@@ -138,7 +140,7 @@ impl Cluster {
                 walk.go_on(&self.ready, class, key);
                 continue;
             }
-            match self.give_up_if_never(now, at, &resources, records) {
+            match self.give_up_if_never(now, at, backend, &resources, records) {
                 GaveUp::No => {}
                 GaveUp::Job => walk.skip_job(&self.ready, class, key),
                 GaveUp::Step => {
@@ -225,12 +227,13 @@ impl Cluster {
         &mut self,
         now: Now,
         at: At,
+        backend: BackendKind,
         resources: &Resources,
         records: &mut Vec<Record>,
     ) -> GaveUp {
         let group = self.jobs.get(&at.group.job).and_then(|j| j.groups.get(&at.group.index));
         let detail = group.and_then(|g| g.details.get(&at.slot));
-        let Some(never) = never_runs(&self.nodes, resources, detail) else { return GaveUp::No };
+        let Some(never) = never_runs(&self.nodes, backend, resources, detail) else { return GaveUp::No };
         let Some(job) = self.jobs.get_mut(&at.group.job) else { return GaveUp::No };
         let step = job.plan.step(at.slot.step);
         let said = format!("{}: step `{}` {}", never.code.as_str(), step.name, never.why);
@@ -309,6 +312,7 @@ pub(crate) struct Never {
 /// all that are refused it and one that is away was not heard.
 pub(crate) fn never_runs(
     nodes: &BTreeMap<NodeId, Node>,
+    backend: BackendKind,
     resources: &Resources,
     detail: Option<&Detail>,
 ) -> Option<Never> {
@@ -316,9 +320,18 @@ pub(crate) fn never_runs(
     if attached.is_empty() {
         return None;
     }
-    let fitting: Vec<&&Node> = attached.iter().filter(|node| node.ever_fits(resources)).collect();
+    let offering: Vec<&Node> = attached.iter().copied().filter(|node| node.offers(backend)).collect();
+    if offering.is_empty() {
+        // One that is away may have it.
+        if not_heard(nodes, detail).is_some() {
+            return None;
+        }
+        let why = format!("asks backend {backend}, which no node offers");
+        return Some(Never { code: HoldCode::NoBackend, why, refused_by: None });
+    }
+    let fitting: Vec<&&Node> = offering.iter().filter(|node| node.ever_fits(resources)).collect();
     if fitting.is_empty() {
-        let why = never_fits(&attached, resources);
+        let why = never_fits(&offering, resources);
         return Some(Never { code: HoldCode::TooBigForYard, why, refused_by: None });
     }
     let refusal = |node: &&&Node| {

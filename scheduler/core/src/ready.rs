@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
 
 use rollout::quantity::Request;
-use rollout::{Bytes, GroupId, IncarnationId, JobId, NodeId, StepIndex, Timestamp};
+use rollout::{BackendKind, Bytes, GroupId, IncarnationId, JobId, NodeId, StepIndex, Timestamp};
 
 use crate::group::Group;
 use crate::job::Job;
@@ -60,6 +60,7 @@ pub(crate) enum Class {
     Continues,
     /// Take a new sandbox.
     Takes {
+        backend: BackendKind,
         charge: (u64, u64, u64),
         disk_limit: Bytes,
         /// Lives of nodes that refused it for good.
@@ -77,7 +78,9 @@ impl Class {
         let refused = group.details.get(&at.slot).map_or(&[][..], |d| &d.excluded);
         let mut excluded: Vec<_> = refused.iter().map(|life| (life.node.clone(), life.incarnation)).collect();
         excluded.sort();
-        Self::Takes { charge: (cpu.0, memory.0, disk.0), disk_limit: resources.limit.disk, excluded }
+        let backend = job.plan.step(at.slot.step).backend;
+        let (charge, disk_limit) = ((cpu.0, memory.0, disk.0), resources.limit.disk);
+        Self::Takes { backend, charge, disk_limit, excluded }
     }
 }
 

@@ -206,7 +206,12 @@ fn unattached(id: NodeId, incarnation: rollout::IncarnationId, deadline: BootTim
     Node {
         id,
         incarnation,
-        capacity: Capacity { total, sandboxes: 0, disk_limit_max: rollout::Bytes(0) },
+        capacity: Capacity {
+            total,
+            sandboxes: 0,
+            disk_limit_max: rollout::Bytes(0),
+            backends: std::collections::BTreeSet::new(),
+        },
         measured: Measured::default(),
         shrunk: false,
         attached: false,

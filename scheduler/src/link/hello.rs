@@ -60,6 +60,8 @@ pub(super) fn greeting(hello: &v1::Hello) -> Result<Greeting, WireError> {
             },
             sandboxes: capacity.sandboxes,
             disk_limit_max: Bytes(capacity.disk_limit_max_bytes),
+            // Of a kind that is unknown here nothing can be asked.
+            backends: capacity.backends.iter().filter_map(|name| name.parse().ok()).collect(),
         },
         held: held("hello.held", &hello.held)?,
         about: About {

@@ -228,7 +228,8 @@ impl World {
                     self.incarnations.insert(node.clone(), IncarnationId::from_bits(bits));
                 }
                 let total = Request { cpu: MilliCpu(3_000), memory: Bytes(8 << 30), disk: Bytes(8 << 30) };
-                let capacity = Capacity { total, sandboxes: 8, disk_limit_max: Bytes(1 << 40) };
+                let backends = [rollout::BackendKind::Container].into();
+                let capacity = Capacity { total, sandboxes: 8, disk_limit_max: Bytes(1 << 40), backends };
                 Event::NodeAttached {
                     incarnation: self.incarnations[&node],
                     node,

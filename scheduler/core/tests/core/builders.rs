@@ -38,6 +38,7 @@ pub fn step(name: &str, kind: StepKind, needs: &[u8]) -> StepPlan {
         origin: Origin::Image,
         checkpoint: CheckpointPlan::default(),
         work: WorkPlan::Command(CommandPlan::Shell("true".into())),
+        backend: BackendKind::default(),
         image: Template::literal("host"),
         layers: vec![],
         user: Template::literal("rollout"),
@@ -210,6 +211,7 @@ pub fn capacity(cpu_milli: u64) -> Capacity {
         total: Request { cpu: MilliCpu(cpu_milli), memory: Bytes(64 << 30), disk: Bytes(1 << 40) },
         sandboxes: 100,
         disk_limit_max: Bytes(1 << 30),
+        backends: [BackendKind::Container].into(),
     }
 }
 

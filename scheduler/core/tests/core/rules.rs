@@ -3,7 +3,7 @@
 use rollout::failure::Status;
 use rollout::plan::{OnAgentTimeout, OnGraderTimeout, OnIncomplete, Piece, StepKind, Template};
 use rollout::state::{GroupClosedAs, JobState};
-use rollout::{Bytes, Domain, FailureCode, IncarnationId, Millis, StepIndex, Timestamp};
+use rollout::{BackendKind, Bytes, Domain, FailureCode, IncarnationId, Millis, StepIndex, Timestamp};
 use scheduler_core::event::{Held, HeldPhase, RefusalClass};
 use scheduler_core::{Cluster, Command, Config, Event, ExplainTarget, Record};
 
@@ -276,6 +276,24 @@ fn a_step_no_node_can_hold_holds_the_job_until_one_comes() {
     let incarnation = IncarnationId::from_bits(9);
     yard.event(Event::NodeAttached { node: node("large"), incarnation, capacity: large, held: vec![] });
     assert_eq!(yard.starts()[0].fence.node, node("large"));
+}
+
+#[test]
+fn a_step_runs_where_its_backend_is_offered_and_nowhere_else() {
+    let mut plan = graded(1);
+    plan.steps[0].backend = BackendKind::Fncall;
+    let mut yard = Yard::with(plan, 1);
+    yard.attach("plain", 1, 64_000);
+    assert_eq!(yard.stored.job_state(JOB), Some(JobState::Held));
+    let explained = yard.cluster.explain(yard.now, ExplainTarget::Job(JOB)).unwrap();
+    for part in ["no_backend", "asks backend fncall, which no node offers"] {
+        assert!(explained.lines[0].contains(part), "{:?}", explained.lines);
+    }
+    let mut both = capacity(8000);
+    both.backends.insert(BackendKind::Fncall);
+    let incarnation = IncarnationId::from_bits(9);
+    yard.event(Event::NodeAttached { node: node("both"), incarnation, capacity: both, held: vec![] });
+    assert_eq!(yard.starts()[0].fence.node, node("both"));
 }
 
 #[test]
