@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use blobs::BlobStore;
 use bytes::Bytes;
@@ -30,6 +31,8 @@ pub struct Kept {
     pub claims: BTreeMap<String, String>,
     /// The sessions that can be claimed: those that its executor runs.
     pub executor: Option<Arc<Mutex<Seen>>>,
+    /// Nothing is saved before so many were asked for.
+    pub saves_together: usize,
     /// Claims are never answered.
     pub hangs: bool,
     /// Method and sandbox of each call.
@@ -243,8 +246,12 @@ impl Sandboxes for Keeper {
     ) -> Result<Response<v1::TakeCheckpointReply>, Status> {
         let sandbox = request.into_inner().sandbox;
         let _open = self.note("TakeCheckpoint", &sandbox)?;
-        let blobs = BlobStore::open(&self.blobs).unwrap();
         let count = self.kept.lock().unwrap().calls.len();
+        let asked = |kept: &Kept| kept.calls.iter().filter(|(called, _)| called == "TakeCheckpoint").count();
+        while self.kept.lock().is_ok_and(|kept| asked(&kept) < kept.saves_together) {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        let blobs = BlobStore::open(&self.blobs).unwrap();
         let blob = blobs.put(Bytes::from(format!("what {sandbox} changed, {count}"))).await.unwrap();
         let layer = v1::Layer {
             id: format!("sha256:{}", blob.sha256),

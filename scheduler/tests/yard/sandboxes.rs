@@ -202,6 +202,19 @@ async fn a_kill_goes_on_past_what_it_cannot_end() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn of_kills_at_once_one_has_ended_a_sandbox() {
+    let world = World::new(Behaviour::default()).await;
+    for round in 0..10 {
+        let made = world.create(&format!("k{round}")).await;
+        let names = [made.id.as_str()];
+        let kills = futures::future::join_all((0..4).map(|_| world.kill(&names, &[]))).await;
+        let killed: Vec<String> = kills.into_iter().flat_map(|kill| kill.killed).collect();
+        assert_eq!(killed, names);
+    }
+    world.running.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn one_key_is_one_sandbox_however_often_it_is_asked_for() {
     let world = World::new(Behaviour::default()).await;
     let calls = (0..8).map(|_| {
@@ -496,6 +509,35 @@ async fn forks_begin_with_the_files_and_a_repeated_call_makes_no_others() {
     world.keeper.kept.lock().unwrap().away.insert(made.id.clone());
     let gone = v1::ForkSandboxRequest { idempotency_key: "late".to_owned(), ..fork };
     assert_eq!(code(&world.client.clone().fork(gone).await.unwrap_err()), "sandbox_gone");
+    world.running.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn forks_at_once_with_one_key_all_begin_with_the_same_files() {
+    let world = World::new(Behaviour::default()).await;
+    let made = world.create("one").await;
+    world.keeper.kept.lock().unwrap().saves_together = 2;
+    let fork = v1::ForkSandboxRequest {
+        sandbox: made.id.clone(),
+        count: 3,
+        idempotency_key: "fork".to_owned(),
+        ..v1::ForkSandboxRequest::default()
+    };
+    let mut clients = [world.client.clone(), world.client.clone()];
+    let calls = clients.iter_mut().map(|client| client.fork(fork.clone()));
+    let replies = futures::future::join_all(calls).await;
+    let replies: Vec<_> = replies.into_iter().map(|reply| reply.unwrap().into_inner()).collect();
+    assert_eq!(world.keeper.count("TakeCheckpoint"), 2, "both saved the files");
+    assert_eq!(replies[0].checkpoint, replies[1].checkpoint);
+    let jobs =
+        |reply: &v1::ForkSandboxReply| reply.sandboxes.iter().map(|s| s.job.clone()).collect::<Vec<_>>();
+    assert_eq!(jobs(&replies[0]), jobs(&replies[1]));
+    {
+        let seen = world.executor.seen.lock().unwrap();
+        let bases: Vec<_> =
+            jobs(&replies[0]).iter().map(|job| seen.bases[&format!("{job}-g0-s0.0.0")].clone()).collect();
+        assert!(bases[0].len() == 1 && bases.iter().all(|base| *base == bases[0]), "{bases:?}");
+    }
     world.running.stop().await;
 }
 
