@@ -1,8 +1,11 @@
 //! Sandboxes of clients: created, found, ended, forked, and called through the scheduler.
 
 use std::collections::BTreeMap;
+use std::pin::Pin;
+use std::task::{Context, Poll};
 use std::time::Duration;
 
+use prost::Message as _;
 use rollout_wire::v1;
 use rollout_wire::v1::exec_input::Input;
 use rollout_wire::v1::exec_output::Output;
@@ -10,6 +13,7 @@ use rollout_wire::v1::sandboxes_client::SandboxesClient;
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::transport::Channel;
+use tower::ServiceExt as _;
 
 use crate::executor::{Behaviour, Executor};
 use crate::garbage::{age, blobs, collect};
@@ -456,6 +460,45 @@ async fn deadlines_go_with_the_call_and_a_lost_node_is_told() {
     assert!(broken.message().contains("node n1"), "{broken:?}");
     let refused = client.clone().act(act(&made.id, "late")).await.unwrap_err();
     assert_eq!(code(&refused), "node_lost", "{refused:?}");
+    running.stop().await;
+}
+
+/// The beginning of a request, and nothing after it.
+struct Stalled(Option<bytes::Bytes>);
+
+impl http_body::Body for Stalled {
+    type Data = bytes::Bytes;
+    type Error = tonic::Status;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        _cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<http_body::Frame<bytes::Bytes>, tonic::Status>>> {
+        self.0.take().map_or(Poll::Pending, |data| Poll::Ready(Some(Ok(http_body::Frame::data(data)))))
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_call_whose_message_stalls_behind_the_name_ends() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut yard = Yard::new(dir.path());
+    yard.client_stall = Duration::from_millis(300);
+    let running = yard.start().await;
+    let keeper = serve(dir.path());
+    let behaviour = Behaviour { hold: true, sandboxes_url: keeper.url.clone(), ..Behaviour::default() };
+    let _executor = Executor::attach(&yard, behaviour);
+    let made = client(&yard).await.create(request("one")).await.unwrap().into_inner();
+    let message = act(&made.id, "x").encode_to_vec();
+    let whole = [&[0][..], &u32::try_from(message.len() + 9_000).unwrap().to_be_bytes(), &message].concat();
+    let call = tonic::codegen::http::Request::post("http://yard/rollyard.v1.Sandboxes/Act")
+        .header("content-type", "application/grpc")
+        .header("te", "trailers")
+        .body(tonic::body::Body::new(Stalled(Some(whole.into()))))
+        .unwrap();
+    let answer = tokio::time::timeout(HANG, channel(&yard.socket()).await.oneshot(call)).await;
+    let answer = answer.expect("it ends").unwrap();
+    let told = tonic::Status::from_header_map(answer.headers()).unwrap();
+    assert_eq!(code(&told), "client_too_slow", "{told:?}");
     running.stop().await;
 }
 
