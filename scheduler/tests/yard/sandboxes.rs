@@ -263,6 +263,9 @@ async fn what_finds_no_room_in_time_is_given_up_with_the_reason() {
     assert_eq!(code(&refused), "sandbox_start_timeout", "{refused:?}");
     assert!(refused.message().contains("not ready 1s after it was asked for"), "{refused:?}");
     assert!(refused.message().contains("-g0-s0"), "it names the sandbox: {refused:?}");
+    assert!(refused.message().contains("asked for: the sandbox waits for room"), "{refused:?}");
+    let explained = world.yard.client().await.explain(v1::ExplainRequest { target: first.job.clone() }).await;
+    assert_eq!(explained.unwrap().into_inner().lines, ["The sandbox runs on node n1."]);
     assert_eq!(world.list(&[], false).await, [first.id]);
     assert_eq!(code(&world.client.clone().create(hasty).await.unwrap_err()), "sandbox_start_timeout");
     world.running.stop().await;
