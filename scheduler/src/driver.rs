@@ -99,6 +99,7 @@ impl Deadlines {
 enum Reply {
     Submitted(oneshot::Sender<Result<Submitted, SubmitRefused>>, Submitted),
     Done(oneshot::Sender<()>),
+    Cancelled(oneshot::Sender<bool>, bool),
     Retried(oneshot::Sender<Result<v1::RetryReply, RetryRefused>>, Box<v1::RetryReply>),
     Ask(Question),
 }
@@ -226,6 +227,7 @@ impl Driver {
                 // Whoever asked may be gone; what was stored stays stored.
                 Reply::Submitted(sender, submitted) => drop(sender.send(Ok(submitted))),
                 Reply::Done(sender) => drop(sender.send(())),
+                Reply::Cancelled(sender, by_this) => drop(sender.send(by_this)),
                 Reply::Retried(sender, reply) => drop(sender.send(Ok(*reply))),
                 Reply::Ask(question) => question(&self.cluster, now),
             }
@@ -274,8 +276,12 @@ impl Driver {
             Input::Submit(submission) => self.submit(pass, now, *submission).await,
             Input::Retry(retry) => self.retry(pass, now, *retry).await,
             Input::Cancel { job, code, reason, done } => {
+                let known = pass.batch.records.len();
                 self.apply(pass, now, Event::JobCancelled { job, code, reason });
-                pass.replies.push(Reply::Done(done));
+                let by_this = pass.batch.records[known..].iter().any(|record| {
+                    matches!(record, Record::JobState { job: of, state: JobState::Cancelling, .. } if *of == job)
+                });
+                pass.replies.push(Reply::Cancelled(done, by_this));
             }
             Input::Sealed { groups, shards, done } => {
                 pass.batch.sealed.extend(&groups);

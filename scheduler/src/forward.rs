@@ -9,7 +9,7 @@ mod body;
 mod channels;
 mod first;
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use rollout::{NodeId, SandboxId};
@@ -68,6 +68,11 @@ impl Forwards {
         service == sandboxes_server::SERVICE_NAME && place(method).is_some()
     }
 
+    /// Whether the request of this call is one message, and not a stream that may be silent.
+    pub(crate) fn is_one_message(method: &str) -> bool {
+        place(method) == Some(Place::Message)
+    }
+
     pub(crate) async fn call(self, method: &str, request: Request<Body>) -> Response<Body> {
         match self.forward(method, request).await {
             Ok(response) => response,
@@ -103,10 +108,15 @@ impl Forwards {
             first.sandbox.parse().map_err(|_| refused(ApiError::not_found("sandbox", &first.sandbox)))?;
         let node = node_of(&self.service, &id).await.map_err(refused)?;
         let channel = self.service.channels.to(&node).map_err(refused)?;
-        let request = Request::from_parts(head, Body::new(Again::new(first.frames, body)));
+        let broken = Arc::new(OnceLock::new());
+        let again = Again::new(first.frames, body, broken.clone());
+        let request = Request::from_parts(head, Body::new(again));
         match channel.oneshot(request).await {
             Ok(response) => Ok(response.map(|body| Body::new(Answer::new(body, node, turn)))),
             Err(error) => {
+                if let Some(status) = broken.get() {
+                    return Err(status.clone());
+                }
                 let status = Status::from_error(Box::new(error));
                 // The deadline of the caller, and not the node.
                 if matches!(status.code(), tonic::Code::Cancelled | tonic::Code::DeadlineExceeded) {

@@ -57,7 +57,8 @@ pub enum Input {
         job: JobId,
         code: FailureCode,
         reason: String,
-        done: oneshot::Sender<()>,
+        /// Whether this cancelled it: it had not ended, and nobody had before.
+        done: oneshot::Sender<bool>,
     },
     /// The recorder sealed these groups; answered once the catalogue has their shards.
     Sealed {

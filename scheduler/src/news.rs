@@ -1,6 +1,7 @@
 //! Wakes calls that wait for something of a job: that a sandbox of it is ready, or that it ends.
 
 use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use rollout::JobId;
@@ -10,24 +11,39 @@ use tokio::sync::futures::Notified;
 
 /// Cheap to clone. Holds an entry for every job that somebody listens to.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct News(Arc<Mutex<BTreeMap<JobId, Arc<Notify>>>>);
+pub(crate) struct News(Arc<Mutex<BTreeMap<JobId, Entry>>>);
+
+#[derive(Debug, Default)]
+struct Entry {
+    listeners: usize,
+    heard: Arc<Heard>,
+}
+
+#[derive(Debug, Default)]
+struct Heard {
+    notify: Notify,
+    /// How often something was told.
+    told: AtomicU64,
+}
 
 /// Somebody who listens.
 #[derive(Debug)]
 pub(crate) struct Listening {
     news: News,
     job: JobId,
-    notify: Arc<Notify>,
+    heard: Arc<Heard>,
 }
 
 impl News {
-    fn lock(&self) -> MutexGuard<'_, BTreeMap<JobId, Arc<Notify>>> {
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<JobId, Entry>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub(crate) fn of(&self, job: JobId) -> Listening {
-        let notify = self.lock().entry(job).or_default().clone();
-        Listening { news: self.clone(), job, notify }
+        let mut listened = self.lock();
+        let entry = listened.entry(job).or_default();
+        entry.listeners += 1;
+        Listening { news: self.clone(), job, heard: entry.heard.clone() }
     }
 
     /// Of a batch that is stored: one listener for each sandbox that is ready, all for a change of the
@@ -40,13 +56,15 @@ impl News {
         for record in records {
             match record {
                 Record::AttemptStarted { attempt, .. } => {
-                    if let Some(notify) = listened.get(&attempt.rollout.group.job) {
-                        notify.notify_one();
+                    if let Some(Entry { heard, .. }) = listened.get(&attempt.rollout.group.job) {
+                        heard.told.fetch_add(1, Ordering::Relaxed);
+                        heard.notify.notify_one();
                     }
                 }
                 Record::JobState { job, .. } => {
-                    if let Some(notify) = listened.get(job) {
-                        notify.notify_waiters();
+                    if let Some(Entry { heard, .. }) = listened.get(job) {
+                        heard.told.fetch_add(1, Ordering::Relaxed);
+                        heard.notify.notify_waiters();
                     }
                 }
                 _ => {}
@@ -58,20 +76,26 @@ impl News {
 impl Listening {
     /// What comes after this call is heard.
     pub(crate) fn next(&self) -> Notified<'_> {
-        self.notify.notified()
+        self.heard.notify.notified()
+    }
+
+    /// How often something was told of the job while somebody listened.
+    pub(crate) fn told(&self) -> u64 {
+        self.heard.told.load(Ordering::Relaxed)
     }
 
     /// Lets another listener look, too: what woke this one may be of use to it.
     pub(crate) fn pass_on(&self) {
-        self.notify.notify_one();
+        self.heard.notify.notify_one();
     }
 }
 
 impl Drop for Listening {
     fn drop(&mut self) {
         let mut listened = self.news.lock();
-        // The map's own, and this one.
-        if Arc::strong_count(&self.notify) <= 2 {
+        let Some(entry) = listened.get_mut(&self.job) else { return };
+        entry.listeners -= 1;
+        if entry.listeners == 0 {
             listened.remove(&self.job);
         }
     }
@@ -126,5 +150,23 @@ mod tests {
         assert_eq!(news.lock().len(), 1);
         drop(second);
         assert!(news.lock().is_empty());
+    }
+
+    #[test]
+    fn listeners_that_end_at_once_leave_nothing() {
+        for _ in 0..5_000 {
+            let news = News::default();
+            let listeners = [news.of(JOB), news.of(JOB)];
+            let both = std::sync::Barrier::new(2);
+            std::thread::scope(|scope| {
+                for listener in listeners {
+                    scope.spawn(|| {
+                        both.wait();
+                        drop(listener);
+                    });
+                }
+            });
+            assert!(news.lock().is_empty());
+        }
     }
 }

@@ -103,7 +103,11 @@ impl Service<Request<Body>> for Route {
         }
         if Forwards::takes(service, method) {
             let (forwards, method) = (self.forwards.clone(), method.to_owned());
-            // Its streams may be silent for as long as they like.
+            // Streams may be silent for as long as they like.
+            let request = match Forwards::is_one_message(&method) {
+                true => self.timed(request),
+                false => request,
+            };
             return coded(Box::pin(async move { Ok(forwards.call(&method, request).await) }));
         }
         if service == sandboxes_server::SERVICE_NAME {

@@ -40,6 +40,11 @@ impl Claim {
         }
     }
 
+    /// Who holds it.
+    pub fn driver(&self, now: Instant) -> Option<&str> {
+        self.0.as_ref().filter(|held| held.lives(now)).map(|held| held.driver.as_str())
+    }
+
     /// Whether `token` holds it. Hearing of it keeps the claim.
     pub fn hear(&mut self, token: &str, now: Instant) -> Option<Duration> {
         let held = self.0.as_mut().filter(|held| held.lives(now) && held.token == token)?;
@@ -71,6 +76,7 @@ mod tests {
         assert_eq!(take("a", "t3", at(9)).as_deref(), Some("t1"), "it gets back what it holds");
         assert_eq!(take("b", "t4", at(18)), None, "asking again was heard");
         assert_eq!(take("b", "t5", at(19)).as_deref(), Some("t5"));
+        assert_eq!((claim.driver(at(20)), claim.driver(at(29))), (Some("b"), None));
         assert_eq!(claim.hear("t1", at(20)), None, "the first is out");
         assert_eq!(claim.hear("t5", at(28)), Some(ttl));
         assert_eq!(claim.hear("t5", at(37)), Some(ttl));

@@ -206,6 +206,11 @@ impl Live {
         token
     }
 
+    pub(super) fn is_held_by(&self, driver: &str) -> bool {
+        self.keep_of_who_waits();
+        lock(&self.claim).driver(Instant::now()) == Some(driver)
+    }
+
     /// Whether a call with this claim may be served. It is heard of by that.
     pub(super) fn check_claim(&self, token: &str) -> Result<Duration, Refusal> {
         if self.is_over() {

@@ -193,7 +193,8 @@ impl Sandboxes for Service {
         Err(elsewhere("Fork"))
     }
 
-    /// Of the sessions on this node: the named one, or any of the job. It never waits for one.
+    /// Of the sessions on this node: the named one, or any of the job, what the driver holds first. It
+    /// never waits for one.
     async fn claim(&self, request: Request<v1::ClaimSessionRequest>) -> Answer<v1::ClaimSessionReply> {
         let request = request.into_inner();
         let plain = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
@@ -216,7 +217,12 @@ impl Sandboxes for Service {
             let rollout = live.at.attempt.rollout;
             wanted.is_none_or(|wanted| wanted == rollout) && job.is_none_or(|job| job == rollout.group.job)
         };
-        let taken = self.sessions.all().into_iter().filter(of_the_kind).find_map(|live| {
+        let mut worth: Vec<_> = self.sessions.all().into_iter().filter(of_the_kind).collect();
+        worth.sort_by_cached_key(|live| !live.is_held_by(&request.driver));
+        let taken = worth.into_iter().find_map(|live| {
+            if request.held_only && !live.is_held_by(&request.driver) {
+                return None;
+            }
             let claim = live.take_claim(&request.driver, ttl)?;
             Some((live, claim))
         });

@@ -54,6 +54,14 @@ fn counted(count: impl Into<u64>, one: &str, several: &str) -> String {
     format!("{count} {}", if count == 1 { one } else { several })
 }
 
+/// How a step is called: a client knows of no step in its sandbox.
+fn called(job: &Job, step: StepIndex) -> String {
+    match job.plan.is_sandbox() {
+        true => "the sandbox".to_owned(),
+        false => format!("step `{}`", job.plan.step(step).name),
+    }
+}
+
 fn fact(code: &'static str, text: String) -> Fact {
     Fact { code, step: None, node: None, resource: None, text }
 }
@@ -82,6 +90,7 @@ impl Cluster {
     }
 
     fn explain_job(&self, now: Now, job: &Job) -> Vec<Fact> {
+        let it = if job.plan.is_sandbox() { "the sandbox" } else { "the job" };
         let mut facts = Vec::new();
         if let Some(told) = &job.unrecorded {
             facts.push(fact("unrecorded", missing_rows(&told.problem)));
@@ -89,17 +98,21 @@ impl Cluster {
         match job.state {
             // Said.
             JobState::Held if job.hold == Some(Hold::Unrecorded) => {}
-            JobState::Held => facts.push(fact("held", format!("the job is held: {}", job.reason))),
+            JobState::Held => facts.push(fact("held", format!("{it} is held: {}", job.reason))),
             JobState::Cancelling => {
-                facts.push(fact("cancelling", format!("the job is being cancelled: {}", job.reason)));
+                facts.push(fact("cancelling", format!("{it} is being cancelled: {}", job.reason)));
             }
             JobState::Finished | JobState::Cancelled => {
-                facts.push(fact("final", format!("the job is {}", job.state.as_str())));
+                facts.push(fact("final", format!("{it} is {}", job.state.as_str())));
             }
             JobState::Running => {}
         }
         if self.nodes.values().all(|n| !n.attached) && !job.state.is_final() {
             facts.push(no_executor());
+        }
+        if job.plan.is_sandbox() {
+            facts.extend(self.explain_sandbox(now, job, &facts));
+            return facts;
         }
         let count = |state| job.groups.values().map(|g| g.count(state)).sum::<usize>() as u64;
         let (running, ready) = (count(StepState::Running), count(StepState::Ready));
@@ -148,6 +161,18 @@ impl Cluster {
         facts
     }
 
+    /// Of its one step, unless it was `said` already.
+    fn explain_sandbox(&self, now: Now, job: &Job, said: &[Fact]) -> Option<Fact> {
+        let Some((&index, group)) = job.groups.first_key_value() else {
+            let text = "the sandbox is looked at in the next pass".to_owned();
+            return (job.next_group < job.groups_total).then(|| fact("waits_for_turn", text));
+        };
+        let member = group.members().next()?;
+        let at = At { group: job.group_id(index), slot: member.slot(&job.plan, StepIndex(0)) };
+        let found = self.explain_step(now, job, group, at);
+        said.iter().all(|fact| fact.code != found.code).then_some(found)
+    }
+
     fn explain_rollout(&self, now: Now, job: &Job, group: &Group, id: RolloutId) -> Vec<Fact> {
         if let Some(end) = group.end_of(Member::of(id)) {
             let failure =
@@ -171,7 +196,7 @@ impl Cluster {
 
     fn explain_step(&self, now: Now, job: &Job, group: &Group, at: At) -> Fact {
         let step = job.plan.step(at.slot.step);
-        let name = step.name.to_string();
+        let name = called(job, at.slot.step);
         let detail = group.details.get(&at.slot);
         let mut found = match group.state(at.slot) {
             StepState::Waiting if self.keyed.roles.contains_key(&at) => self.explain_keyed(at, &name),
@@ -181,7 +206,7 @@ impl Cluster {
                 let open: BTreeSet<StepIndex> = open.collect();
                 let names: Vec<String> =
                     open.into_iter().map(|n| format!("`{}`", job.plan.step(n).name)).collect();
-                fact("needs", format!("step `{name}` waits for {}", names.join(", ")))
+                fact("needs", format!("{name} waits for {}", names.join(", ")))
             }
             StepState::Backoff => {
                 let wait = detail.map_or(rollout::Millis(0), |d| d.not_before.since(now.boot));
@@ -192,7 +217,7 @@ impl Cluster {
                     (None, Some(f)) => format!(" after {}: {}", f.code, f.message),
                     (None, None) => String::new(),
                 };
-                fact("backoff", format!("step `{name}` is tried again in {wait}{why}"))
+                fact("backoff", format!("{name} is tried again in {wait}{why}"))
             }
             StepState::Running => {
                 let place = detail.and_then(|d| d.place.as_ref());
@@ -202,18 +227,19 @@ impl Cluster {
                     let left = p.due.since(now.boot);
                     format!("; it should have ended, was told to stop again, and is given up in {left}")
                 });
-                let mut f = fact("running", format!("step `{name}` {phase} on node {node}{overdue}"));
+                let mut f = fact("running", format!("{name} {phase} on node {node}{overdue}"));
                 f.node = Some(node);
                 f
             }
             StepState::Ready if !job.places() => fact(
                 "held",
-                format!("step `{name}` is ready, but the job is {}: {}", job.state.as_str(), job.reason),
+                format!("{name} is ready, but the job is {}: {}", job.state.as_str(), job.reason),
             ),
             StepState::Ready => self.explain_ready(job, group, at),
-            state => fact("final", format!("step `{name}` is {}", state.as_str())),
+            _ if job.plan.is_sandbox() => fact("final", "the sandbox has ended".to_owned()),
+            state => fact("final", format!("{name} is {}", state.as_str())),
         };
-        found.step = Some(name);
+        found.step = Some(step.name.to_string());
         found
     }
 
@@ -227,37 +253,35 @@ impl Cluster {
                     let step = job.map_or("", |job| job.plan.step(runner.slot.step).name.as_str());
                     format!(", run by {}/{step}", runner.rollout())
                 });
-                fact("waits_for_result", format!("step `{name}` waits for {key}{runner}"))
+                fact("waits_for_result", format!("{name} waits for {key}{runner}"))
             }
             Some(Role::Digest(_)) if self.nodes.values().all(|n| !n.attached) => no_executor(),
             Some(Role::Digest(image)) => {
                 let asked = |n: &&Node| matches!(n.images.get(image), Some(ImageHere::Asked { .. }));
                 let node = self.nodes.values().find(asked).map(|n| n.id.to_string());
                 let whose = node.as_ref().map_or(String::new(), |node| format!(" on node {node}"));
-                let text = format!("step `{name}` waits for the digest of image `{image}`{whose}");
+                let text = format!("{name} waits for the digest of image `{image}`{whose}");
                 Fact { node, ..fact("waits_for_digest", text) }
             }
             Some(Role::Runs(_)) | None => {
-                fact("waits_for_turn", format!("step `{name}` is looked at in the next pass"))
+                fact("waits_for_turn", format!("{name} is looked at in the next pass"))
             }
         }
     }
 
     /// The same questions, in the same order, that placement asks.
     fn explain_ready(&self, job: &Job, group: &Group, at: At) -> Fact {
-        let name = &job.plan.step(at.slot.step).name;
+        let name = called(job, at.slot.step);
         let resources = job.resources(group, at.slot.step);
         if let Some(key) = self.sandbox_key(at).filter(|_| group.continues(&job.plan, at.slot)) {
             let kept = |n: &&Node| n.sandboxes.get(&key).is_some_and(|r| r.phase == Phase::Kept);
             return match self.nodes.values().find(kept) {
                 Some(node) if !node.attached => {
-                    let text = format!(
-                        "step `{name}` goes on in a sandbox on node {}, whose connection is down",
-                        node.id
-                    );
+                    let text =
+                        format!("{name} goes on in a sandbox on node {}, whose connection is down", node.id);
                     Fact { node: Some(node.id.to_string()), ..fact("node_detached", text) }
                 }
-                _ => fact("waits_for_turn", format!("step `{name}` is placed in the next pass")),
+                _ => fact("waits_for_turn", format!("{name} is placed in the next pass")),
             };
         }
         let mut attached: Vec<&Node> = self.nodes.values().filter(|n| n.attached).collect();
@@ -268,7 +292,7 @@ impl Cluster {
         let detail = group.details.get(&at.slot);
         if let Some(never) = never_runs(&self.nodes, backend, &resources, detail) {
             let code = never.code.as_str();
-            return fact(code, format!("{code}: step `{name}` {}", never.why));
+            return fact(code, format!("{code}: {name} {}", never.why));
         }
         attached.retain(|node| node.offers(backend));
         let mut fitting = attached.iter().filter(|n| n.ever_fits(&resources));
@@ -277,14 +301,14 @@ impl Cluster {
             && let Some(node) = not_heard(&self.nodes, detail)
         {
             let text = format!(
-                "step `{name}` waits for node {}, whose connection is down: every other node refused it",
+                "{name} waits for node {}, whose connection is down: every other node refused it",
                 node.id
             );
             return Fact { node: Some(node.id.to_string()), ..fact("node_detached", text) };
         }
         match attached.iter().filter(|n| n.ever_fits(&resources)).max_by_key(|n| n.free().cpu.0) {
-            Some(node) if !node.fits(&resources) => no_room(name.as_str(), node, &resources, attached.len()),
-            _ => fact("waits_for_turn", format!("step `{name}` fits and is placed in the next pass")),
+            Some(node) if !node.fits(&resources) => no_room(&name, node, &resources, attached.len()),
+            _ => fact("waits_for_turn", format!("{name} fits and is placed in the next pass")),
         }
     }
 }
@@ -323,6 +347,6 @@ fn no_room(step: &str, node: &Node, resources: &Resources, nodes: usize) -> Fact
             ),
         )
     };
-    let text = format!("step `{step}` waits for room: it asks {text} (the best of {nodes} attached)");
+    let text = format!("{step} waits for room: it asks {text} (the best of {nodes} attached)");
     Fact { node: Some(node.id.to_string()), resource: Some(resource), ..fact("no_room", text) }
 }

@@ -36,9 +36,10 @@ impl Cluster {
             && job.state == JobState::Running
         {
             let reason = format!(
-                "more than half of the last {} ends of step `{}` failed with {tripped}; see one of them, then cancel the job",
+                "more than half of the last {} ends of step `{}` failed with {tripped}; see one of them, then cancel the job, or let it go on with `rollyard retry {} --all-failed`",
                 crate::config::BREAKER_WINDOW,
                 job.plan.step(at.slot.step).name,
+                job.id,
             );
             records.push(job.hold(Hold::Breaker, reason));
         }

@@ -73,7 +73,7 @@ impl From<crate::inbox::Stopping> for Refused {
 impl SandboxesService {
     pub(crate) fn new(jobs: JobsService, channels: Channels, news: News) -> Self {
         let waiting = Arc::new(Semaphore::new(WAITING_CALLS_MAX));
-        Self { jobs, channels, news, desks: claim::Desks::default(), waiting }
+        Self { jobs, channels, news, desks: claim::Desks::new(), waiting }
     }
 
     /// A place among those that wait.

@@ -3,6 +3,7 @@
 
 use std::collections::VecDeque;
 use std::pin::Pin;
+use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll, ready};
 
 use http_body::{Frame, SizeHint};
@@ -19,11 +20,13 @@ use super::channels::node_lost;
 pub(super) struct Again {
     first: VecDeque<Bytes>,
     rest: Body,
+    /// Why the rest broke off, for whoever hears from the transport only that it did.
+    broken: Arc<OnceLock<Status>>,
 }
 
 impl Again {
-    pub(super) fn new(first: VecDeque<Bytes>, rest: Body) -> Self {
-        Self { first, rest }
+    pub(super) fn new(first: VecDeque<Bytes>, rest: Body, broken: Arc<OnceLock<Status>>) -> Self {
+        Self { first, rest, broken }
     }
 }
 
@@ -38,7 +41,11 @@ impl http_body::Body for Again {
         if let Some(data) = self.first.pop_front() {
             return Poll::Ready(Some(Ok(Frame::data(data))));
         }
-        Pin::new(&mut self.rest).poll_frame(cx)
+        let frame = ready!(Pin::new(&mut self.rest).poll_frame(cx));
+        if let Some(Err(status)) = &frame {
+            self.broken.get_or_init(|| status.clone());
+        }
+        Poll::Ready(frame)
     }
 
     fn is_end_stream(&self) -> bool {

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use blobs::BlobStore;
 use bytes::Bytes;
@@ -20,12 +21,20 @@ use tonic::metadata::MetadataValue;
 use tonic::transport::Server;
 use tonic::{Code, Request, Response, Status, Streaming};
 
+use crate::executor::Seen;
+
 type Answers<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;
 
 #[derive(Debug, Default)]
 pub struct Kept {
     /// Rollout -> driver.
     pub claims: BTreeMap<String, String>,
+    /// The sessions that can be claimed: those that its executor runs.
+    pub executor: Option<Arc<Mutex<Seen>>>,
+    /// Nothing is saved before so many were asked for.
+    pub saves_together: usize,
+    /// Claims are never answered.
+    pub hangs: bool,
     /// Method and sandbox of each call.
     pub calls: Vec<(String, String)>,
     /// Calls that have begun and not ended.
@@ -125,15 +134,35 @@ impl Sandboxes for Keeper {
         &self,
         request: Request<v1::ClaimSessionRequest>,
     ) -> Result<Response<v1::ClaimSessionReply>, Status> {
-        let v1::ClaimSessionRequest { rollout, driver, .. } = request.into_inner();
+        let v1::ClaimSessionRequest { job, rollout, driver, held_only, .. } = request.into_inner();
         let _open = self.note("Claim", &rollout)?;
-        let holder = self.kept.lock().unwrap().claims.entry(rollout).or_insert(driver.clone()).clone();
-        let session = (holder == driver).then(|| v1::Session {
+        if self.kept.lock().unwrap().hangs {
+            return std::future::pending().await;
+        }
+        let mut kept = self.kept.lock().unwrap();
+        let seen = kept.executor.clone().expect("its executor is known");
+        let seen = seen.lock().unwrap();
+        let is_wanted = |attempt: &&v1::AttemptRef| match rollout.as_str() {
+            "" => attempt.rollout.starts_with(&format!("{job}-")),
+            rollout => attempt.rollout == rollout,
+        };
+        let mut sessions: Vec<&v1::AttemptRef> = seen.running.values().filter(is_wanted).collect();
+        let is_own = |kept: &Kept, a: &v1::AttemptRef| kept.claims.get(&a.rollout) == Some(&driver);
+        sessions.sort_by_key(|attempt| !is_own(&kept, attempt));
+        let is_free =
+            |a: &&&v1::AttemptRef| is_own(&kept, a) || !held_only && !kept.claims.contains_key(&a.rollout);
+        let session = sessions.iter().find(is_free).map(|attempt| v1::Session {
+            sandbox: format!("{}.{}@{}", attempt.rollout, attempt.step, "n"),
+            rollout: attempt.rollout.clone(),
+            attempt: attempt.attempt,
             claim: format!("token-of-{driver}"),
             actions: 3,
             takes_reward: true,
             ..v1::Session::default()
         });
+        if let Some(session) = &session {
+            kept.claims.insert(session.rollout.clone(), driver);
+        }
         Ok(Response::new(v1::ClaimSessionReply { session, drained: false }))
     }
 
@@ -217,8 +246,12 @@ impl Sandboxes for Keeper {
     ) -> Result<Response<v1::TakeCheckpointReply>, Status> {
         let sandbox = request.into_inner().sandbox;
         let _open = self.note("TakeCheckpoint", &sandbox)?;
-        let blobs = BlobStore::open(&self.blobs).unwrap();
         let count = self.kept.lock().unwrap().calls.len();
+        let asked = |kept: &Kept| kept.calls.iter().filter(|(called, _)| called == "TakeCheckpoint").count();
+        while self.kept.lock().is_ok_and(|kept| asked(&kept) < kept.saves_together) {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        let blobs = BlobStore::open(&self.blobs).unwrap();
         let blob = blobs.put(Bytes::from(format!("what {sandbox} changed, {count}"))).await.unwrap();
         let layer = v1::Layer {
             id: format!("sha256:{}", blob.sha256),

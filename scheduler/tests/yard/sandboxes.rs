@@ -1,8 +1,11 @@
 //! Sandboxes of clients: created, found, ended, forked, and called through the scheduler.
 
 use std::collections::BTreeMap;
+use std::pin::Pin;
+use std::task::{Context, Poll};
 use std::time::Duration;
 
+use prost::Message as _;
 use rollout_wire::v1;
 use rollout_wire::v1::exec_input::Input;
 use rollout_wire::v1::exec_output::Output;
@@ -10,6 +13,7 @@ use rollout_wire::v1::sandboxes_client::SandboxesClient;
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::transport::Channel;
+use tower::ServiceExt as _;
 
 use crate::executor::{Behaviour, Executor};
 use crate::garbage::{age, blobs, collect};
@@ -202,6 +206,19 @@ async fn a_kill_goes_on_past_what_it_cannot_end() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn of_kills_at_once_one_has_ended_a_sandbox() {
+    let world = World::new(Behaviour::default()).await;
+    for round in 0..10 {
+        let made = world.create(&format!("k{round}")).await;
+        let names = [made.id.as_str()];
+        let kills = futures::future::join_all((0..4).map(|_| world.kill(&names, &[]))).await;
+        let killed: Vec<String> = kills.into_iter().flat_map(|kill| kill.killed).collect();
+        assert_eq!(killed, names);
+    }
+    world.running.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn one_key_is_one_sandbox_however_often_it_is_asked_for() {
     let world = World::new(Behaviour::default()).await;
     let calls = (0..8).map(|_| {
@@ -246,6 +263,9 @@ async fn what_finds_no_room_in_time_is_given_up_with_the_reason() {
     assert_eq!(code(&refused), "sandbox_start_timeout", "{refused:?}");
     assert!(refused.message().contains("not ready 1s after it was asked for"), "{refused:?}");
     assert!(refused.message().contains("-g0-s0"), "it names the sandbox: {refused:?}");
+    assert!(refused.message().contains("asked for: the sandbox waits for room"), "{refused:?}");
+    let explained = world.yard.client().await.explain(v1::ExplainRequest { target: first.job.clone() }).await;
+    assert_eq!(explained.unwrap().into_inner().lines, ["The sandbox runs on node n1."]);
     assert_eq!(world.list(&[], false).await, [first.id]);
     assert_eq!(code(&world.client.clone().create(hasty).await.unwrap_err()), "sandbox_start_timeout");
     world.running.stop().await;
@@ -446,6 +466,45 @@ async fn deadlines_go_with_the_call_and_a_lost_node_is_told() {
     running.stop().await;
 }
 
+/// The beginning of a request, and nothing after it.
+struct Stalled(Option<bytes::Bytes>);
+
+impl http_body::Body for Stalled {
+    type Data = bytes::Bytes;
+    type Error = tonic::Status;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        _cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<http_body::Frame<bytes::Bytes>, tonic::Status>>> {
+        self.0.take().map_or(Poll::Pending, |data| Poll::Ready(Some(Ok(http_body::Frame::data(data)))))
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_call_whose_message_stalls_behind_the_name_ends() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut yard = Yard::new(dir.path());
+    yard.client_stall = Duration::from_millis(300);
+    let running = yard.start().await;
+    let keeper = serve(dir.path());
+    let behaviour = Behaviour { hold: true, sandboxes_url: keeper.url.clone(), ..Behaviour::default() };
+    let _executor = Executor::attach(&yard, behaviour);
+    let made = client(&yard).await.create(request("one")).await.unwrap().into_inner();
+    let message = act(&made.id, "x").encode_to_vec();
+    let whole = [&[0][..], &u32::try_from(message.len() + 9_000).unwrap().to_be_bytes(), &message].concat();
+    let call = tonic::codegen::http::Request::post("http://yard/rollyard.v1.Sandboxes/Act")
+        .header("content-type", "application/grpc")
+        .header("te", "trailers")
+        .body(tonic::body::Body::new(Stalled(Some(whole.into()))))
+        .unwrap();
+    let answer = tokio::time::timeout(HANG, channel(&yard.socket()).await.oneshot(call)).await;
+    let answer = answer.expect("it ends").unwrap();
+    let told = tonic::Status::from_header_map(answer.headers()).unwrap();
+    assert_eq!(code(&told), "client_too_slow", "{told:?}");
+    running.stop().await;
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn forks_begin_with_the_files_and_a_repeated_call_makes_no_others() {
     let world = World::new(Behaviour::default()).await;
@@ -496,6 +555,35 @@ async fn forks_begin_with_the_files_and_a_repeated_call_makes_no_others() {
     world.keeper.kept.lock().unwrap().away.insert(made.id.clone());
     let gone = v1::ForkSandboxRequest { idempotency_key: "late".to_owned(), ..fork };
     assert_eq!(code(&world.client.clone().fork(gone).await.unwrap_err()), "sandbox_gone");
+    world.running.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn forks_at_once_with_one_key_all_begin_with_the_same_files() {
+    let world = World::new(Behaviour::default()).await;
+    let made = world.create("one").await;
+    world.keeper.kept.lock().unwrap().saves_together = 2;
+    let fork = v1::ForkSandboxRequest {
+        sandbox: made.id.clone(),
+        count: 3,
+        idempotency_key: "fork".to_owned(),
+        ..v1::ForkSandboxRequest::default()
+    };
+    let mut clients = [world.client.clone(), world.client.clone()];
+    let calls = clients.iter_mut().map(|client| client.fork(fork.clone()));
+    let replies = futures::future::join_all(calls).await;
+    let replies: Vec<_> = replies.into_iter().map(|reply| reply.unwrap().into_inner()).collect();
+    assert_eq!(world.keeper.count("TakeCheckpoint"), 2, "both saved the files");
+    assert_eq!(replies[0].checkpoint, replies[1].checkpoint);
+    let jobs =
+        |reply: &v1::ForkSandboxReply| reply.sandboxes.iter().map(|s| s.job.clone()).collect::<Vec<_>>();
+    assert_eq!(jobs(&replies[0]), jobs(&replies[1]));
+    {
+        let seen = world.executor.seen.lock().unwrap();
+        let bases: Vec<_> =
+            jobs(&replies[0]).iter().map(|job| seen.bases[&format!("{job}-g0-s0.0.0")].clone()).collect();
+        assert!(bases[0].len() == 1 && bases.iter().all(|base| *base == bases[0]), "{bases:?}");
+    }
     world.running.stop().await;
 }
 

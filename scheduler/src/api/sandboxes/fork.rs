@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use futures::{StreamExt as _, TryStreamExt as _, stream};
-use rollout::checkpoint::{Checkpoint, CheckpointId};
+use rollout::checkpoint::Checkpoint;
 use rollout::plan::ResolvedStep;
 use rollout::{AttemptId, Millis, SandboxId};
 use rollout_wire::{from_wire, v1};
@@ -12,7 +12,7 @@ use sha2::{Digest, Sha256};
 use super::create::{Wanted, owner, ready, submit};
 use super::{Refused, SandboxesService, check_labels, client, document, sandbox_id};
 use crate::api::submit::{KEY_BYTES_MAX, check_key};
-use crate::api::{ApiCode, ApiError};
+use crate::api::{ApiCode, ApiError, job_id};
 use crate::forward::{gone, node_of};
 
 pub const FORKS_MAX: u32 = 64;
@@ -39,17 +39,14 @@ pub(super) async fn fork(
         Some(job) => service.jobs.reads.sandbox_base(job).await?,
         None => None,
     };
-    let (base, checkpoint) = match known {
-        Some(base) => {
-            let checkpoint = base.id();
-            (base, checkpoint)
-        }
+    let saved = match known {
+        Some(base) => base,
         None => save(service, &id).await?,
     };
     let project = service.jobs.jobs.get(id.rollout.group.job).await?;
     let project = project.and_then(|facts| facts.plan.project.clone()).unwrap_or_default();
-    let one = |index| {
-        let (step, base, hash) = (&step, base.clone(), hash.clone());
+    let one = |index, base| {
+        let (step, hash) = (&step, hash.clone());
         let (labels, project, key) = (request.labels.clone(), project.clone(), key(&request, index));
         async move {
             let (job, adopted) = match owner(service, &key, &hash).await? {
@@ -59,11 +56,16 @@ pub(super) async fn fork(
             ready(service, job, adopted).await
         }
     };
-    // The first is stored before the others: a repeated call finds the checkpoint by it.
-    let mut sandboxes = vec![one(0).await?];
-    let others = stream::iter(1..request.count).map(one).buffered(FORKS_MAX as usize);
-    sandboxes.extend(others.try_collect::<Vec<_>>().await?);
-    Ok(v1::ForkSandboxReply { sandboxes, checkpoint: checkpoint.to_string() })
+    // The first is stored before the others: a repeated call finds the checkpoint by it, and of calls at
+    // once with one key, each takes that of the one which stored it.
+    let mut sandboxes = vec![one(0, saved).await?];
+    let first = job_id(&sandboxes[0].job)?;
+    let base = service.jobs.reads.sandbox_base(first).await?.ok_or_else(|| {
+        ApiError::new(ApiCode::StoreFailed, format!("job {first} of a fork has no checkpoint to begin with"))
+    })?;
+    let others = stream::iter(1..request.count).map(|index| one(index, base.clone()));
+    sandboxes.extend(others.buffered(FORKS_MAX as usize).try_collect::<Vec<_>>().await?);
+    Ok(v1::ForkSandboxReply { sandboxes, checkpoint: base.id().to_string() })
 }
 
 fn key(request: &v1::ForkSandboxRequest, index: u32) -> String {
@@ -104,7 +106,7 @@ async fn step(service: &SandboxesService, id: &SandboxId, text: &str) -> Result<
 }
 
 /// Saves its files where it runs.
-async fn save(service: &SandboxesService, id: &SandboxId) -> Result<(Checkpoint, CheckpointId), Refused> {
+async fn save(service: &SandboxesService, id: &SandboxId) -> Result<Checkpoint, Refused> {
     let node = node_of(service, id).await?;
     let channel = service.channels.to(&node)?;
     let sandbox = SandboxId { node: Some(node.clone()), ..id.clone() }.to_string();
@@ -123,6 +125,5 @@ async fn save(service: &SandboxesService, id: &SandboxId) -> Result<(Checkpoint,
         let message = format!("node {node} saved sandbox {id} as what cannot be: {problem}");
         ApiError::new(ApiCode::NodeLost, message)
     })?;
-    let id = checkpoint.id();
-    Ok((checkpoint, id))
+    Ok(checkpoint)
 }

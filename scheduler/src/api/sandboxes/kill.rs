@@ -160,8 +160,7 @@ async fn kill_one(service: &SandboxesService, row: &SandboxRow, reason: &str) ->
     let cancel =
         Input::Cancel { job: row.job, code: FailureCode::Cancelled, reason: reason.to_owned(), done };
     service.jobs.inbox.send(cancel).await?;
-    jobs::committed(&service.jobs, stored).await?;
-    Ok(true)
+    jobs::committed(&service.jobs, stored).await
 }
 
 /// Returns when the job has ended, or at `until`, or when it cannot be told.

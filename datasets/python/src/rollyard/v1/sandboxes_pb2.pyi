@@ -189,18 +189,20 @@ class ForkSandboxReply(_message.Message):
     def __init__(self, sandboxes: _Optional[_Iterable[_Union[Sandbox, _Mapping]]] = ..., checkpoint: _Optional[str] = ...) -> None: ...
 
 class ClaimSessionRequest(_message.Message):
-    __slots__ = ("job", "wait_ms", "driver", "ttl_ms", "rollout")
+    __slots__ = ("job", "wait_ms", "driver", "ttl_ms", "rollout", "held_only")
     JOB_FIELD_NUMBER: _ClassVar[int]
     WAIT_MS_FIELD_NUMBER: _ClassVar[int]
     DRIVER_FIELD_NUMBER: _ClassVar[int]
     TTL_MS_FIELD_NUMBER: _ClassVar[int]
     ROLLOUT_FIELD_NUMBER: _ClassVar[int]
+    HELD_ONLY_FIELD_NUMBER: _ClassVar[int]
     job: str
     wait_ms: int
     driver: str
     ttl_ms: int
     rollout: str
-    def __init__(self, job: _Optional[str] = ..., wait_ms: _Optional[int] = ..., driver: _Optional[str] = ..., ttl_ms: _Optional[int] = ..., rollout: _Optional[str] = ...) -> None: ...
+    held_only: bool
+    def __init__(self, job: _Optional[str] = ..., wait_ms: _Optional[int] = ..., driver: _Optional[str] = ..., ttl_ms: _Optional[int] = ..., rollout: _Optional[str] = ..., held_only: bool = ...) -> None: ...
 
 class ClaimSessionReply(_message.Message):
     __slots__ = ("session", "drained")
