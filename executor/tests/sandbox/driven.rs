@@ -18,6 +18,7 @@ crate::tests![
     a_killed_tree_is_gone_whole_and_its_neighbours_go_on,
     trees_that_were_left_behind_are_counted_and_swept,
     what_stands_still_goes_on_where_it_was,
+    what_was_to_stand_still_goes_on_when_nobody_waits_for_it,
     a_port_of_the_sandbox_is_reached_and_only_there,
     a_pinned_file_is_never_another_while_its_path_is_being_swapped,
     what_is_in_directories_is_listed_and_removed_beneath_the_root,
@@ -222,6 +223,26 @@ async fn what_stands_still_goes_on_where_it_was(lab: Lab) {
     driven.freeze(Duration::from_secs(30)).await.unwrap();
     driven.reclaim().await.unwrap();
     // It ends while it stands still, too.
+    sandbox.destroy().await.unwrap();
+}
+
+async fn what_was_to_stand_still_goes_on_when_nobody_waits_for_it(lab: Lab) {
+    let sandbox = lab.sandbox().await;
+    let spin = "for i in 1 2 3 4; do (while :; do :; done) & done; wait";
+    let (_process, _pipes) = start(&*sandbox, "rollout", "/", &["sh", "-c", spin], &[]).await.unwrap();
+    let driven = driven(&*sandbox);
+    let mut dropped = 0;
+    while dropped < 3 {
+        match tokio::time::timeout(Duration::ZERO, driven.freeze(Duration::from_secs(30))).await {
+            Err(_) => dropped += 1,
+            Ok(frozen) => {
+                frozen.unwrap();
+                driven.thaw().unwrap();
+            }
+        }
+        let goes_on = tokio::time::timeout(Duration::from_secs(10), said(&*sandbox, "echo here")).await;
+        assert_eq!(goes_on.as_deref(), Ok("here"));
+    }
     sandbox.destroy().await.unwrap();
 }
 

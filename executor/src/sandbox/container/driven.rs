@@ -132,6 +132,31 @@ impl TreeProcess for Rooted {
     }
 }
 
+/// Processes on their way to standing still. Dropped before they do, they go on.
+struct Hold<'a>(Option<&'a ContainerSandbox>);
+
+impl<'a> Hold<'a> {
+    fn new(sandbox: &'a ContainerSandbox) -> io::Result<Self> {
+        sandbox.driven.still.hold(&sandbox.shared.tree, &sandbox.id)?;
+        Ok(Self(Some(sandbox)))
+    }
+
+    /// They stand still until they are told otherwise.
+    fn keep(mut self) {
+        self.0 = None;
+    }
+}
+
+impl Drop for Hold<'_> {
+    fn drop(&mut self) {
+        if let Some(sandbox) = self.0
+            && let Err(error) = sandbox.thaw()
+        {
+            tracing::error!(sandbox = sandbox.id, %error, "its processes stay frozen");
+        }
+    }
+}
+
 #[tonic::async_trait]
 impl Driven for ContainerSandbox {
     async fn open(&self, opening: Opening) -> Result<Opened, SpawnError> {
@@ -214,13 +239,9 @@ impl Driven for ContainerSandbox {
     }
 
     async fn freeze(&self, within: Duration) -> io::Result<()> {
-        let (tree, still) = (&self.shared.tree, &self.driven.still);
-        still.hold(tree, &self.id)?;
-        let stood = stands_still(tree, &self.id, Instant::now() + within).await;
-        if !matches!(stood, Ok(true)) {
-            still.release(tree, &self.id)?;
-        }
-        if stood? {
+        let hold = Hold::new(self)?;
+        if stands_still(&self.shared.tree, &self.id, Instant::now() + within).await? {
+            hold.keep();
             return Ok(());
         }
         let words = format!("its processes did not stand still within {} ms", within.as_millis());
