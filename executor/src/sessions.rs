@@ -15,6 +15,7 @@
 mod actions;
 mod claim;
 mod commands;
+mod ending;
 mod error;
 mod exec;
 mod forward;
@@ -40,8 +41,9 @@ use crate::lifecycle::At;
 use crate::sandbox::Sandbox;
 use log::ActionLog;
 
+pub(crate) use ending::Ending;
 pub use error::SandboxCode;
-pub(crate) use live::{Ending, Live, Parts, SAVED_QUEUE_MAX};
+pub(crate) use live::{Live, Parts, SAVED_QUEUE_MAX};
 pub(crate) use log::LogError;
 pub(crate) use service::listen;
 

@@ -95,13 +95,30 @@ impl Session<'_> {
         let live = &entered.live;
         progress(Progress::Phase(Phase::Running { started_at }));
         let ended = self.wait(live, began, &mut meter, kills, &mut saves, progress).await;
+        // Before anything waits: no call may be told otherwise from here on.
+        let ended = match ended {
+            Ended::Called(_) => ended,
+            Ended::Killed(_) | Ended::Session(_) => {
+                live.end.by_runner().map_or_else(Ended::Called, |()| ended)
+            }
+        };
         let run = elapsed(began);
         let (end, kill, reward) = match ended {
             Ended::Killed(kill) => (SessionEnd::Finished, Some(kill), None),
-            Ended::Session(end, reward) => (end, None, reward),
+            Ended::Session(end) => (end, None, None),
+            Ended::Called(Ending::Finished { reward }) => (SessionEnd::Finished, None, reward),
+            Ended::Called(Ending::GivenUp { problem }) => (SessionEnd::GivenUp { problem }, None, None),
+            Ended::Called(Ending::ActionsSpent { actions }) => {
+                (SessionEnd::ActionsSpent { actions }, None, None)
+            }
         };
         progress(Progress::Phase(Phase::Collecting { started_at }));
         let mut sandbox = live.close().await;
+        // What was handed over was promised.
+        saves.close();
+        while let Ok(checkpoint) = saves.try_recv() {
+            progress(Progress::Saved(Box::new(checkpoint)));
+        }
         let words = |kill: &Kill| Failure::new(kill.code, format!("{}; it had run {run}", kill.reason));
         let verdict = kill.as_ref().map(words);
         let actions = live.actions();
@@ -137,46 +154,33 @@ impl Session<'_> {
         progress: &(impl Fn(Progress) + Sync),
     ) -> Ended {
         let idle_timeout = Duration::from_millis(self.plan.idle_timeout.0);
-        let park_after = self.order.step.idle.map(|idle| Duration::from_millis(idle.park_after.0));
         let deadline = sleep_until(began + Duration::from_millis(self.order.step.timeout.0));
-        let (died, ended) = (live.died(), live.ended());
+        let (died, ended) = (live.died(), live.end.by_any_call());
         tokio::pin!(deadline, died, ended);
         let mut saving = Box::pin(self.save_every(live));
+        let mut parking = Box::pin(self.park_when_idle(live));
         loop {
-            let idle = live.idle();
-            let left = |limit: Duration| Some(limit.saturating_sub(idle)).filter(|left| !left.is_zero());
-            let park_in = park_after.and_then(left).unwrap_or(SAMPLE_EVERY);
-            // Thousands may stand still at once: those are looked at seldom.
-            let most = if live.is_parked() { LOOK_PARKED_EVERY } else { SAMPLE_EVERY.min(park_in) };
-            let look_in = left(idle_timeout).unwrap_or_default().min(most);
+            let look_in = idle_timeout.saturating_sub(live.idle()).min(look_every(live));
             tokio::select! {
                 biased;
-                reason = &mut died => return Ended::Session(SessionEnd::Lost { reason }, None),
-                ending = &mut ended => return match ending {
-                    Ending::Finished { reward } => Ended::Session(SessionEnd::Finished, reward),
-                    Ending::GivenUp { problem } => Ended::Session(SessionEnd::GivenUp { problem }, None),
-                    Ending::ActionsSpent { actions } => {
-                        Ended::Session(SessionEnd::ActionsSpent { actions }, None)
-                    }
-                },
+                reason = &mut died => return Ended::Session(SessionEnd::Lost { reason }),
+                ending = &mut ended => return Ended::Called(ending),
                 kill = killed(kills) => return Ended::Killed(kill),
-                () = &mut deadline => return Ended::Session(SessionEnd::Deadline, None),
+                () = &mut deadline => return Ended::Session(SessionEnd::Deadline),
                 Some(checkpoint) = saves.recv() => progress(Progress::Saved(Box::new(checkpoint))),
                 never = &mut saving => match never {},
+                never = &mut parking => match never {},
                 () = sleep(look_in) => {
                     let idle = live.idle();
                     if idle >= idle_timeout {
                         let idle = Millis(u64::try_from(idle.as_millis()).unwrap_or(u64::MAX));
-                        return Ended::Session(SessionEnd::Silent { idle }, None);
+                        return Ended::Session(SessionEnd::Silent { idle });
                     }
                     if live.is_parked() {
                         continue;
                     }
                     if let Some(stats) = live.stats().await {
                         meter.sample(stats);
-                    }
-                    if let Some(after) = park_after {
-                        live.park(after).await;
                     }
                 }
             }
@@ -196,6 +200,18 @@ impl Session<'_> {
             {
                 tracing::info!(attempt = %self.order.attempt, %error, "checkpoint skipped");
             }
+        }
+    }
+
+    /// Pauses it whenever nobody called for a while, and never ends.
+    async fn park_when_idle(&self, live: &Arc<Live>) -> Infallible {
+        let Some(idle) = self.order.step.idle else { return std::future::pending().await };
+        let after = Duration::from_millis(idle.park_after.0);
+        loop {
+            let left = Some(after.saturating_sub(live.idle())).filter(|left| !left.is_zero());
+            let most = look_every(live);
+            sleep(if live.is_parked() { most } else { left.map_or(most, |left| left.min(most)) }).await;
+            live.park(after).await;
         }
     }
 
@@ -284,9 +300,15 @@ impl Session<'_> {
     }
 }
 
+/// Thousands may stand still at once: those are looked at seldom.
+fn look_every(live: &Live) -> Duration {
+    if live.is_parked() { LOOK_PARKED_EVERY } else { SAMPLE_EVERY }
+}
+
 enum Ended {
     Killed(Kill),
-    Session(SessionEnd, Option<Reward>),
+    Session(SessionEnd),
+    Called(Ending),
 }
 
 impl Tally {

@@ -75,6 +75,8 @@ impl Channel {
     ) -> Result<(Answer, watch::Receiver<Option<Exit>>), ChannelError> {
         let (exit, exited) = watch::channel(None);
         lock(&self.expected).exits.insert(ticket, exit);
+        // Not started, or nobody waits for the answer: nobody is told of its exit either.
+        let mut unheard = Unheard { channel: self, ticket: Some(ticket) };
         let mut fds = given.to_vec();
         let inline = Request::Spawn { ticket, spawn };
         let bytes = inline.encode();
@@ -86,11 +88,11 @@ impl Channel {
             _ => (bytes, None),
         };
         fds.extend(body.as_ref().map(AsRawFd::as_raw_fd));
-        let answer = self.ask(ticket, &bytes, &fds).await;
-        if !matches!(answer, Ok(Answer::Started(..))) {
-            lock(&self.expected).exits.remove(&ticket);
+        let answer = self.ask(ticket, &bytes, &fds).await?;
+        if matches!(answer, Answer::Started(..)) {
+            unheard.ticket = None;
         }
-        Ok((answer?, exited))
+        Ok((answer, exited))
     }
 
     pub async fn signal(&self, process: u32, signal: i32) -> Result<Answer, ChannelError> {
@@ -181,6 +183,20 @@ impl Channel {
     /// Init ends, and with it the sandbox.
     pub fn close(&self) {
         shut(self.socket.get_ref());
+    }
+}
+
+/// Forgets an exit when it is dropped.
+struct Unheard<'a> {
+    channel: &'a Channel,
+    ticket: Option<u32>,
+}
+
+impl Drop for Unheard<'_> {
+    fn drop(&mut self) {
+        if let Some(ticket) = self.ticket {
+            lock(&self.channel.expected).exits.remove(&ticket);
+        }
     }
 }
 

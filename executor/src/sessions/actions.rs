@@ -8,8 +8,9 @@ use prost::Message as _;
 use rollout_wire::v1::{self, act_request::Payload, run_command};
 use sha2::{Digest as _, Sha256};
 
+use super::ending::Ending;
 use super::error::{Refusal, SandboxCode};
-use super::live::{ACTIONS_RUNNING_MAX, Ending, Live};
+use super::live::{ACTIONS_RUNNING_MAX, Live};
 use super::log::{ActionLog, Begun, DONE, LogError};
 use super::run::{Command, refused, run};
 use super::{commands, transfers};
@@ -81,7 +82,7 @@ pub(super) async fn act(live: &Arc<Live>, request: v1::ActRequest) -> Result<v1:
         Begun::Conflict => return Err(conflict(&id)),
         Begun::Spent => {
             let actions = live.log.count();
-            live.end(Ending::ActionsSpent { actions });
+            live.end.by_call(Ending::ActionsSpent { actions });
             let words = format!("the session had its {actions} actions");
             return Err(Refusal::new(SandboxCode::MaxActions, words));
         }

@@ -6,12 +6,15 @@ use std::time::Duration;
 
 use rollout::Bytes;
 use rollout_wire::v1;
+use tokio::time::timeout;
 
 use super::error::{Refusal, SandboxCode};
 use super::live::Live;
 
 /// For every process to stand still.
 const FREEZE_TIMEOUT: Duration = Duration::from_secs(10);
+/// For memory to be given back. What is not by then stays where it is.
+const RECLAIM_TIMEOUT: Duration = Duration::from_secs(30);
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) enum Rung {
@@ -72,19 +75,46 @@ fn failed(what: &str, error: &std::io::Error) -> Refusal {
 impl Live {
     /// Down, as far as it goes here; one that is down already stays where it is.
     pub(super) async fn pause(self: &Arc<Self>, version: Option<u64>) -> Result<v1::LifecycleReply, Refusal> {
-        let mut ladder = self.ladder.lock().await;
-        ladder.check(version)?;
-        if ladder.rung == Rung::Running {
+        self.down(version, None).await
+    }
+
+    /// `after`: only if nobody called for so long.
+    async fn down(
+        self: &Arc<Self>,
+        version: Option<u64>,
+        after: Option<Duration>,
+    ) -> Result<v1::LifecycleReply, Refusal> {
+        let (lent, reached) = {
+            let mut ladder = self.ladder.lock().await;
+            ladder.check(version)?;
+            // Whoever calls from here on waits for the ladder, and wakes it.
+            if ladder.rung != Rung::Running || after.is_some_and(|after| self.idle() < after) {
+                return Ok(ladder.reply());
+            }
             let lent = self.lend_as_it_is().await?;
             let driven = lent.driven()?;
-            driven.freeze(FREEZE_TIMEOUT).await.map_err(|error| failed("stopping its processes", &error))?;
+            let freezing = async {
+                let frozen = driven.freeze(FREEZE_TIMEOUT).await;
+                frozen.map_err(|error| failed("stopping its processes", &error))
+            };
+            self.unless_over(freezing).await?;
             ladder.step(Rung::Frozen, Bytes(0));
-            match driven.reclaim().await {
-                Ok(Bytes(0)) => {}
-                Ok(bytes) => (ladder.rung, ladder.reclaimed) = (Rung::Reclaimed, bytes),
-                // It stands still all the same: that is the rung it reached.
-                Err(error) => tracing::warn!(sandbox = %self.id(), %error, "no memory taken back"),
+            (lent, ladder.version)
+        };
+        // Not under the lock: a call that comes meanwhile goes first.
+        let driven = lent.driven()?;
+        let reclaiming = async { Ok(timeout(RECLAIM_TIMEOUT, driven.reclaim()).await) };
+        let reclaimed = self.unless_over(reclaiming).await?;
+        drop(lent);
+        let mut ladder = self.ladder.lock().await;
+        match reclaimed {
+            Ok(Ok(bytes)) if bytes > Bytes(0) && ladder.version == reached => {
+                (ladder.rung, ladder.reclaimed) = (Rung::Reclaimed, bytes);
             }
+            Ok(Ok(_)) => {}
+            // It stands still all the same: that is the rung it reached.
+            Ok(Err(error)) => tracing::warn!(sandbox = %self.id(), %error, "no memory taken back"),
+            Err(_) => tracing::warn!(sandbox = %self.id(), "its memory is not taken back in time"),
         }
         Ok(ladder.reply())
     }
@@ -115,10 +145,7 @@ impl Live {
 
     /// Nobody called for a while: down, unless somebody does now.
     pub(crate) async fn park(self: &Arc<Self>, after: Duration) {
-        if self.idle() < after || self.ladder.lock().await.rung != Rung::Running {
-            return;
-        }
-        if let Err(refusal) = self.pause(None).await {
+        if let Err(refusal) = self.down(None, Some(after)).await {
             tracing::debug!(sandbox = %self.id(), problem = refusal.message, "not paused");
         }
     }

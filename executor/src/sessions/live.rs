@@ -8,17 +8,16 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use rollout::checkpoint::{Checkpoint, Layer};
-use rollout::outcome::Reward;
 use rollout::plan::{ResolvedStep, SessionPlan};
 use rollout::{NodeId, SandboxId};
-use tokio::sync::{
-    Mutex as AsyncMutex, OwnedRwLockReadGuard, OwnedSemaphorePermit, RwLock, Semaphore, mpsc, watch,
-};
+use rollout_wire::v1;
+use tokio::sync::{Mutex as AsyncMutex, OwnedRwLockReadGuard, OwnedSemaphorePermit, RwLock, Semaphore, mpsc};
 use tokio::time::{Instant, timeout};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use super::claim::Claim;
+use super::ending::{End, Ending};
 use super::error::{Refusal, SandboxCode};
 use super::ladder::Ladder;
 use super::log::ActionLog;
@@ -41,16 +40,10 @@ pub(super) const TRANSFERS_MAX: usize = 32;
 pub(super) const BACKGROUND_MAX: usize = 256;
 /// At the end: for calls to let go of the sandbox, and for actions to be recorded.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(20);
+/// For a checkpoint to be taken by its runner.
+const HAND_OVER_TIMEOUT: Duration = Duration::from_secs(5);
 /// Checkpoints that wait to be told.
 pub(crate) const SAVED_QUEUE_MAX: usize = 16;
-
-/// How a session was ended by a call.
-#[derive(Debug, Clone, PartialEq)]
-pub(crate) enum Ending {
-    Finished { reward: Option<Reward> },
-    GivenUp { problem: String },
-    ActionsSpent { actions: u64 },
-}
 
 /// What a session is made of.
 pub(crate) struct Parts {
@@ -84,7 +77,7 @@ pub(crate) struct Live {
     sandbox: Arc<RwLock<Slot>>,
     claim: Mutex<Claim>,
     activity: Mutex<Activity>,
-    ending: watch::Sender<Option<Ending>>,
+    pub(crate) end: End,
     /// Every call ends with it.
     closed: CancellationToken,
     /// Actions at work: they outlive the calls that began them.
@@ -134,6 +127,8 @@ impl Drop for Busy {
 pub(super) struct Lent {
     slot: OwnedRwLockReadGuard<Slot>,
     name: String,
+    /// Of a call: nothing is paused under it.
+    _busy: Option<Busy>,
 }
 
 impl Lent {
@@ -165,7 +160,7 @@ impl Live {
             sandbox: Arc::new(RwLock::new(Some(sandbox))),
             claim: Mutex::default(),
             activity: Mutex::new(Activity { heard_at: Instant::now(), busy: 0 }),
-            ending: watch::Sender::new(None),
+            end: End::default(),
             closed: CancellationToken::new(),
             tasks: TaskTracker::new(),
             limits: Limits {
@@ -271,14 +266,15 @@ impl Live {
 
     /// The sandbox for one call; one that is paused is resumed first.
     pub(super) async fn lend(self: &Arc<Self>) -> Result<Lent, Refusal> {
+        let busy = self.busy();
         self.wake().await?;
-        self.lend_as_it_is().await
+        Ok(Lent { _busy: Some(busy), ..self.lend_as_it_is().await? })
     }
 
     pub(super) async fn lend_as_it_is(self: &Arc<Self>) -> Result<Lent, Refusal> {
         let lent = async {
             let slot = Arc::clone(&self.sandbox).read_owned().await;
-            Ok(Lent { slot, name: self.name() })
+            Ok(Lent { slot, name: self.name(), _busy: None })
         };
         self.unless_over(lent).await
     }
@@ -341,34 +337,42 @@ impl Live {
             () = self.closed.cancelled() => return Err(gone()),
             saved = save(saving, Some(FREEZE_MAX), last.as_ref()) => saved?,
         };
-        let is_new = saved.layer != *last || last.is_none();
-        *last = saved.layer;
-        if is_new && self.saved.try_send(saved.checkpoint.clone()).is_err() {
-            tracing::debug!(attempt = %self.at.attempt, "a checkpoint was not told");
+        if saved.layer != *last || last.is_none() {
+            self.hand_over(saved.checkpoint.clone()).await?;
         }
+        *last = saved.layer;
         Ok(saved.checkpoint)
+    }
+
+    /// To the runner, which reports every one it is given. Nobody is told of one it did not get.
+    async fn hand_over(&self, checkpoint: Checkpoint) -> Result<(), SaveError> {
+        let given = timeout(HAND_OVER_TIMEOUT, self.saved.send(checkpoint)).await;
+        let after = HAND_OVER_TIMEOUT.as_secs();
+        match given {
+            Ok(Ok(())) => Ok(()),
+            Ok(Err(_)) => Err(SaveError::TooSlow("the session is over".to_owned())),
+            Err(_) => {
+                let words = format!(
+                    "{SAVED_QUEUE_MAX} checkpoints wait to be reported (SAVED_QUEUE_MAX), after {after}s too"
+                );
+                Err(SaveError::TooSlow(words))
+            }
+        }
     }
 
     // ---- its end ------------------------------------------------------------------------------
 
-    /// A call ends the session. False: another did so before, otherwise.
-    pub(super) fn end(&self, ending: Ending) -> bool {
-        let mut accepted = true;
-        self.ending.send_if_modified(|current| {
-            accepted = current.as_ref().is_none_or(|current| *current == ending);
-            current.is_none() && current.replace(ending).is_none()
-        });
-        accepted
-    }
-
-    /// Resolves when a call ended it.
-    pub(crate) async fn ended(&self) -> Ending {
-        let mut ending = self.ending.subscribe();
-        match ending.wait_for(Option::is_some).await.map(|ending| ending.clone()) {
-            Ok(Some(ending)) => ending,
-            // The sender is `self`.
-            Ok(None) | Err(_) => std::future::pending().await,
+    /// Ends it by its driver's word. When this returns the word is on disk, and it is what counts.
+    pub(super) async fn finish(
+        &self,
+        ending: Ending,
+        said: &v1::FinishSessionRequest,
+    ) -> Result<(), Refusal> {
+        if !self.end.by_call(ending) {
+            return Err(Refusal::ended(&self.name()));
         }
+        let end = self.log.finish(said)?;
+        Ok(self.log.commit(end).await?)
     }
 
     /// Resolves when the sandbox is dead for a reason of its own.
@@ -398,8 +402,12 @@ impl Live {
     /// does not let go of it in time; it is destroyed with the last of them.
     pub(crate) async fn close(self: &Arc<Self>) -> Option<Box<dyn Sandbox>> {
         // Whatever stands still goes on first: nothing that is frozen answers.
-        if let Err(refusal) = self.wake().await {
-            tracing::debug!(attempt = %self.at.attempt, problem = refusal.message, "not resumed at its end");
+        match timeout(CLOSE_TIMEOUT, self.wake()).await {
+            Ok(Ok(())) => {}
+            Ok(Err(refusal)) => {
+                tracing::debug!(attempt = %self.at.attempt, problem = refusal.message, "not resumed at its end");
+            }
+            Err(_) => tracing::error!(attempt = %self.at.attempt, "a session is not resumed at its end"),
         }
         self.closed.cancel();
         self.tasks.close();

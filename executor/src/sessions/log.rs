@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 
+use prost::Message as _;
 use rollout_wire::v1;
 use tokio::sync::{Mutex as AsyncMutex, OwnedMutexGuard, watch};
 
@@ -24,6 +25,8 @@ pub(super) const LOG_BYTES_MAX: u64 = 1 << 30;
 pub(super) const DISPATCHED: &str = "dispatched";
 pub(super) const DONE: &str = "done";
 pub(super) const UNKNOWN: &str = "unknown";
+/// Of the record of how its driver finished the session, which is no action.
+const FINISHED: &str = "finished";
 
 /// What became of an action.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -52,6 +55,8 @@ struct Index {
     pending: Vec<u8>,
     /// End of the file with what is pending.
     end: u64,
+    /// How its driver finished the session, encoded, and the end of that record.
+    finish: Option<(Vec<u8>, u64)>,
     /// Why nothing is written any more.
     failed: Option<String>,
 }
@@ -215,6 +220,34 @@ impl ActionLog {
         Ok((at, index.end))
     }
 
+    /// Records, once, how the driver finished the session; gives where the log then ends. It lasts once
+    /// [`commit`](Self::commit) is through.
+    pub fn finish(&self, said: &v1::FinishSessionRequest) -> Result<u64, LogError> {
+        let mut index = lock(&self.index);
+        self.check(&index)?;
+        if let Some((_, end)) = &index.finish {
+            return Ok(*end);
+        }
+        let data = said.encode_to_vec();
+        let result = v1::ActResult { data: data.clone(), ..v1::ActResult::default() };
+        let ordinal = index.by_ordinal.len() as u64;
+        index.append(&v1::Action {
+            ordinal,
+            state: FINISHED.to_owned(),
+            result: Some(result),
+            ..v1::Action::default()
+        });
+        let end = index.end;
+        index.finish = Some((data, end));
+        Ok(end)
+    }
+
+    /// The end of the record, if the session was finished with these words.
+    pub fn finished(&self, said: &v1::FinishSessionRequest) -> Option<u64> {
+        let index = lock(&self.index);
+        index.finish.as_ref().filter(|(data, _)| *data == said.encode_to_vec()).map(|(_, end)| *end)
+    }
+
     /// Nothing will be known of its end.
     pub fn lose(&self, id: &str) {
         self.settle(id, State::Unknown);
@@ -344,6 +377,11 @@ impl Index {
 
     /// A record that was read at `at`.
     fn take(&mut self, at: u64, action: &v1::Action) {
+        if action.state == FINISHED {
+            let data = action.result.as_ref().map(|result| result.data.clone()).unwrap_or_default();
+            self.finish = Some((data, at));
+            return;
+        }
         let id: Arc<str> = action.action_id.as_str().into();
         let state = if action.state == DONE { State::Done { at } } else { State::Unknown };
         if let Some(known) = self.by_id.get_mut(&id) {
@@ -425,6 +463,24 @@ mod tests {
         assert_eq!(log.begin("c", "p", Some(2)).unwrap(), Begun::Spent);
         assert_eq!(log.begin("b", "p", Some(2)).unwrap(), Begun::Known { ordinal: 1 });
         assert!(log.action(2).await.is_err());
+    }
+
+    #[tokio::test]
+    async fn how_a_session_was_finished_is_told_again_and_is_no_action() {
+        let dir = tempfile::tempdir().unwrap();
+        let log = Arc::new(ActionLog::create(&dir.path().join("log")).unwrap());
+        begin(&log, "a").await;
+        let said = v1::FinishSessionRequest { reward: Some(0.5), ..v1::FinishSessionRequest::default() };
+        assert_eq!(log.finished(&said), None);
+        let end = log.finish(&said).unwrap();
+        assert_eq!((log.finish(&said).unwrap(), log.finished(&said)), (end, Some(end)), "recorded once");
+        log.commit(end).await.unwrap();
+        assert_eq!(std::fs::metadata(log.path()).unwrap().len(), end);
+        log.end("a", result(0)).await.unwrap();
+        let past = Arc::new(ActionLog::past(log.path()).unwrap());
+        assert_eq!((past.count(), past.settled(0).await.unwrap().result), (1, Some(result(0))));
+        assert!(past.finished(&said).is_some());
+        assert_eq!(past.finished(&v1::FinishSessionRequest::default()), None, "other words");
     }
 
     #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

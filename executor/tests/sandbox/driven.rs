@@ -18,6 +18,8 @@ crate::tests![
     a_killed_tree_is_gone_whole_and_its_neighbours_go_on,
     trees_that_were_left_behind_are_counted_and_swept,
     what_stands_still_goes_on_where_it_was,
+    what_was_to_stand_still_goes_on_when_nobody_waits_for_it,
+    a_start_that_nobody_waits_for_starts_nothing,
     a_port_of_the_sandbox_is_reached_and_only_there,
     a_pinned_file_is_never_another_while_its_path_is_being_swapped,
     what_is_in_directories_is_listed_and_removed_beneath_the_root,
@@ -222,6 +224,66 @@ async fn what_stands_still_goes_on_where_it_was(lab: Lab) {
     driven.freeze(Duration::from_secs(30)).await.unwrap();
     driven.reclaim().await.unwrap();
     // It ends while it stands still, too.
+    sandbox.destroy().await.unwrap();
+}
+
+async fn what_was_to_stand_still_goes_on_when_nobody_waits_for_it(lab: Lab) {
+    let sandbox = lab.sandbox().await;
+    let spin = "for i in 1 2 3 4; do (while :; do :; done) & done; wait";
+    let (_process, _pipes) = start(&*sandbox, "rollout", "/", &["sh", "-c", spin], &[]).await.unwrap();
+    let driven = driven(&*sandbox);
+    let mut dropped = 0;
+    while dropped < 3 {
+        match tokio::time::timeout(Duration::ZERO, driven.freeze(Duration::from_secs(30))).await {
+            Err(_) => dropped += 1,
+            Ok(frozen) => {
+                frozen.unwrap();
+                driven.thaw().unwrap();
+            }
+        }
+        let goes_on = tokio::time::timeout(Duration::from_secs(10), said(&*sandbox, "echo here")).await;
+        assert_eq!(goes_on.as_deref(), Ok("here"));
+    }
+    sandbox.destroy().await.unwrap();
+}
+
+async fn a_start_that_nobody_waits_for_starts_nothing(lab: Lab) {
+    let sandbox = lab.sandbox().await;
+    let driven = driven(&*sandbox);
+    driven.freeze(Duration::from_secs(30)).await.unwrap();
+    for _ in 0..5 {
+        let (stdout, stdout_end) = std::io::pipe().unwrap();
+        let streams = Streams::Pipes {
+            stdin: None,
+            stdout: stdout_end.try_clone().unwrap().into(),
+            stderr: stdout_end.into(),
+        };
+        let starting = driven.open(opening("rollout", "touch ran; exec sleep 1004", streams));
+        let started = tokio::time::timeout(Duration::from_millis(20), starting).await;
+        assert!(started.is_err(), "what stands still answers: {started:?}");
+        drop(stdout);
+    }
+    driven.thaw().unwrap();
+    // Init answers in the order it was asked.
+    assert_eq!(said(&*sandbox, "pgrep -xc -f 'sleep 1004'; ls").await, "0");
+    // One that init has begun already ends, too.
+    for wait_us in (0..2000).step_by(50) {
+        let (_stdout, stdout_end) = std::io::pipe().unwrap();
+        let streams = Streams::Pipes {
+            stdin: None,
+            stdout: stdout_end.try_clone().unwrap().into(),
+            stderr: stdout_end.into(),
+        };
+        let opening = opening("rollout", "exec sleep 1004", streams);
+        tokio::select! {
+            started = driven.open(opening) => started.unwrap().process.kill_tree().await.unwrap(),
+            () = tokio::time::sleep(Duration::from_micros(wait_us)) => {}
+        }
+    }
+    let deadline = std::time::Instant::now() + Duration::from_secs(10);
+    while said(&*sandbox, "pgrep -xc -f 'sleep 1004'; true").await != "0" {
+        assert!(std::time::Instant::now() < deadline, "one is left");
+    }
     sandbox.destroy().await.unwrap();
 }
 

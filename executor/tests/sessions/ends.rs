@@ -10,6 +10,7 @@ crate::sessions![
     a_session_ends_at_its_deadline_with_what_it_made,
     a_killed_session_takes_its_calls_along,
     a_session_whose_sandbox_dies_is_lost,
+    a_finish_is_recorded_before_it_is_acknowledged_and_told_again,
     a_step_goes_on_in_the_sandbox_a_session_left,
 ];
 
@@ -103,6 +104,25 @@ async fn a_session_whose_sandbox_dies_is_lost(lab: &mut Lab) {
     let outcome = lab.yard.ended().await.outcome.unwrap();
     assert_eq!(failure(&outcome), "node_lost", "{:?}", outcome.failure);
     assert!(session.act("late", shell("true")).await.is_err());
+}
+
+async fn a_finish_is_recorded_before_it_is_acknowledged_and_told_again(lab: &mut Lab) {
+    let session = lab.session_with(|_| {}).await;
+    session.said("up", "true").await;
+    let logs = lab.yard.config.data_dir.join("actions");
+    let log = std::fs::read_dir(&logs).unwrap().next().unwrap().unwrap().path();
+    let before = std::fs::metadata(&log).unwrap().len();
+    lab.finish_with(&session, Some(0.25), "").await.unwrap();
+    assert!(std::fs::metadata(&log).unwrap().len() > before, "what was promised is on disk");
+    let outcome = lab.yard.ended().await.outcome.unwrap();
+    assert_eq!(
+        (failure(&outcome), outcome.reward.as_ref().unwrap().value, outcome.actions),
+        ("", 0.25, Some(1))
+    );
+    // Its answer may have been lost.
+    lab.finish_with(&session, Some(0.25), "").await.unwrap();
+    let other = lab.finish_with(&session, Some(1.0), "").await.unwrap_err();
+    assert_eq!(code(&other), "sandbox_ended");
 }
 
 async fn a_step_goes_on_in_the_sandbox_a_session_left(lab: &mut Lab) {

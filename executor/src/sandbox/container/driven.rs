@@ -10,7 +10,7 @@ use std::time::Duration;
 use rollout::Bytes;
 use sandbox_init::message;
 use tokio::net::{TcpSocket, TcpStream};
-use tokio::sync::oneshot;
+use tokio::sync::{Mutex as AsyncMutex, oneshot};
 use tokio::time::{Instant, sleep};
 
 use super::{Asked, ContainerProcess, ContainerSandbox, Descriptors, KILL_WAIT, Shared};
@@ -33,6 +33,7 @@ const KILL_PAUSE: Duration = Duration::from_micros(500);
 pub(super) struct State {
     pub still: Still,
     trees: Arc<Trees>,
+    reclaiming: Arc<AsyncMutex<()>>,
 }
 
 /// The groups of processes of one sandbox.
@@ -56,7 +57,7 @@ struct Tree {
 
 impl Tree {
     /// Makes an empty one, with the file that takes a process in.
-    fn make(shared: &Arc<Shared>, trees: &Arc<Trees>, id: &str) -> io::Result<(Self, OwnedFd)> {
+    fn make(shared: &Arc<Shared>, trees: &Arc<Trees>, id: &str) -> io::Result<(Arc<Self>, OwnedFd)> {
         let left = trees.sweep(shared, id);
         let mut live = lock(&trees.live);
         if *live + left >= TREES_MAX {
@@ -67,7 +68,7 @@ impl Tree {
         let door = shared.tree.make_group(id, number)?;
         *live += 1;
         let (shared, trees) = (Arc::clone(shared), Arc::clone(trees));
-        Ok((Self { shared, trees: Arc::clone(&trees), id: id.to_owned(), number }, door))
+        Ok((Arc::new(Self { shared, trees, id: id.to_owned(), number }), door))
     }
 
     async fn kill(&self) -> io::Result<()> {
@@ -82,6 +83,49 @@ impl Tree {
             sleep(KILL_PAUSE).await;
         }
         Ok(())
+    }
+
+    /// Kills what is in it, now and until it is removed: init may be about to put a process into it.
+    async fn end(&self) {
+        let until = Instant::now() + KILL_WAIT;
+        loop {
+            let tree = &self.shared.tree;
+            let ended = tree.kill_group(&self.id, self.number);
+            match ended.and_then(|()| tree.remove_group(&self.id, self.number)) {
+                Ok(true) => return,
+                Ok(false) if Instant::now() < until => sleep(KILL_PAUSE).await,
+                Ok(false) => {
+                    return tracing::error!(sandbox = self.id, "a process nobody waits for does not end");
+                }
+                Err(error) => {
+                    return tracing::error!(sandbox = self.id, %error, "a process nobody waits for goes on");
+                }
+            }
+        }
+    }
+}
+
+/// A tree whose first process init was asked for. Dropped before the answer, it never has one: what was
+/// started ends, and then nothing can be started in it any more.
+struct Starting(Option<Arc<Tree>>);
+
+impl Starting {
+    fn new(tree: &Arc<Tree>) -> Self {
+        Self(Some(Arc::clone(tree)))
+    }
+
+    fn answered(mut self) {
+        self.0 = None;
+    }
+}
+
+impl Drop for Starting {
+    fn drop(&mut self) {
+        if let Some(tree) = self.0.take()
+            && let Ok(runtime) = tokio::runtime::Handle::try_current()
+        {
+            runtime.spawn(async move { tree.end().await });
+        }
     }
 }
 
@@ -112,7 +156,7 @@ impl Trees {
 #[derive(Debug)]
 struct Rooted {
     process: ContainerProcess,
-    tree: Tree,
+    tree: Arc<Tree>,
 }
 
 #[tonic::async_trait]
@@ -129,6 +173,31 @@ impl Process for Rooted {
 impl TreeProcess for Rooted {
     async fn kill_tree(&self) -> io::Result<()> {
         self.tree.kill().await
+    }
+}
+
+/// Processes on their way to standing still. Dropped before they do, they go on.
+struct Hold<'a>(Option<&'a ContainerSandbox>);
+
+impl<'a> Hold<'a> {
+    fn new(sandbox: &'a ContainerSandbox) -> io::Result<Self> {
+        sandbox.driven.still.hold(&sandbox.shared.tree, &sandbox.id)?;
+        Ok(Self(Some(sandbox)))
+    }
+
+    /// They stand still until they are told otherwise.
+    fn keep(mut self) {
+        self.0 = None;
+    }
+}
+
+impl Drop for Hold<'_> {
+    fn drop(&mut self) {
+        if let Some(sandbox) = self.0
+            && let Err(error) = sandbox.thaw()
+        {
+            tracing::error!(sandbox = sandbox.id, %error, "its processes stay frozen");
+        }
     }
 }
 
@@ -150,7 +219,10 @@ impl Driven for ContainerSandbox {
         let kind = Descriptors { streams, has_report: report.is_some(), has_group: true };
         let asked = Asked { argv: &argv, env: &env, cwd: &cwd, user: &user };
         let more: Vec<&OwnedFd> = report.iter().chain([&door]).collect();
-        let (process, (pid, terminal)) = self.started(&asked, kind, &ends, &more).await?;
+        let starting = Starting::new(&tree);
+        let started = self.started(&asked, kind, &ends, &more).await;
+        starting.answered();
+        let (process, (pid, terminal)) = started?;
         let process = Box::new(Rooted { process, tree });
         if terminal.is_none() && matches!(streams, message::Streams::Terminal { .. }) {
             let _ = process.kill_tree().await;
@@ -214,13 +286,9 @@ impl Driven for ContainerSandbox {
     }
 
     async fn freeze(&self, within: Duration) -> io::Result<()> {
-        let (tree, still) = (&self.shared.tree, &self.driven.still);
-        still.hold(tree, &self.id)?;
-        let stood = stands_still(tree, &self.id, Instant::now() + within).await;
-        if !matches!(stood, Ok(true)) {
-            still.release(tree, &self.id)?;
-        }
-        if stood? {
+        let hold = Hold::new(self)?;
+        if stands_still(&self.shared.tree, &self.id, Instant::now() + within).await? {
+            hold.keep();
             return Ok(());
         }
         let words = format!("its processes did not stand still within {} ms", within.as_millis());
@@ -232,8 +300,16 @@ impl Driven for ContainerSandbox {
     }
 
     async fn reclaim(&self) -> io::Result<Bytes> {
+        // The kernel may take long, and whoever gave up on it comes again: one at a time.
+        let turn = Arc::clone(&self.driven.reclaiming).try_lock_owned().map_err(|_| {
+            io::Error::new(io::ErrorKind::ResourceBusy, "its memory is being taken back already")
+        })?;
         let (shared, id) = (Arc::clone(&self.shared), self.id.clone());
-        let reclaimed = tokio::task::spawn_blocking(move || shared.tree.reclaim(&id)).await;
+        let reclaim = move || {
+            let _turn = turn;
+            shared.tree.reclaim(&id)
+        };
+        let reclaimed = tokio::task::spawn_blocking(reclaim).await;
         reclaimed.map_err(io::Error::other)?.map(Bytes)
     }
 }
