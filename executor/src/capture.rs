@@ -5,6 +5,7 @@
 use std::io;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 use nix::fcntl::OFlag;
@@ -14,6 +15,7 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::unix::pipe;
 use tokio::task::JoinHandle;
 
+use crate::ceilings::{FILES_PER_CAPTURE, descriptors};
 use crate::storage::{Storage, StorageError};
 
 const READ_BYTES: usize = 64 << 10;
@@ -36,13 +38,27 @@ struct Tally {
 }
 
 impl Capture {
-    /// Captures into a new file at `path`. The answered end is for the process alone: no copy may
-    /// stay in the executor.
+    /// Captures into a new file at `path`, once there are descriptors for it. The answered end is for
+    /// the process alone: no copy may stay in the executor.
     pub(crate) async fn start(path: PathBuf, bytes_max: Bytes) -> io::Result<(OwnedFd, Self)> {
+        let held = descriptors::wait_for(FILES_PER_CAPTURE).await?;
+        Self::start_with(path, bytes_max, Arc::new(held)).await
+    }
+
+    /// The same, with the descriptors it takes, beside those of others perhaps.
+    pub(crate) async fn start_with(
+        path: PathBuf,
+        bytes_max: Bytes,
+        held: Arc<descriptors::Held>,
+    ) -> io::Result<(OwnedFd, Self)> {
         let (read, write) = nix::unistd::pipe2(OFlag::O_CLOEXEC)?;
         let reader = pipe::Receiver::from_owned_fd(read)?;
         let file = tokio::fs::File::create(&path).await?;
-        let task = tokio::spawn(copy(reader, file, bytes_max.0));
+        let task = tokio::spawn(async move {
+            let tally = copy(reader, file, bytes_max.0).await;
+            drop(held);
+            tally
+        });
         Ok((write, Self { path, task }))
     }
 

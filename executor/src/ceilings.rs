@@ -12,14 +12,17 @@ use crate::host::budgets;
 use crate::keeper::client::{FDS_PER_SANDBOX, KEEPERS_MAX};
 use crate::keeper::protocol;
 
-/// Descriptors of the executor beside those of its sandboxes and their commands.
+pub(crate) mod descriptors;
+
+/// Descriptors of the executor beside those of its sandboxes and their work: its sockets, and what a
+/// call opens for as long as it has one of the threads that may block.
 const FILES_RESERVED: u64 = 1024;
 /// Of an idle sandbox in the executor: the channel to init.
 const FILES_PER_SANDBOX: u64 = 1;
-/// Of a command that runs: both outputs, each a pipe and the file it is captured in.
-const FILES_PER_COMMAND: u64 = 4;
-/// The part of the executor's descriptors that is for commands.
-const COMMANDS_PERCENT: u64 = 45;
+/// Of an output that is captured: its pipe, and the file.
+pub(crate) const FILES_PER_CAPTURE: u32 = 2;
+/// The part of the executor's descriptors that is for work: commands, connections, files on their way.
+const WORK_PERCENT: u64 = 45;
 /// Tasks the node needs beside its sandboxes, and those an idle sandbox and its first process take.
 const TASKS_RESERVED: u64 = 1024;
 const TASKS_PER_SANDBOX: u64 = 2;
@@ -81,13 +84,9 @@ impl Host {
         }
     }
 
-    fn for_commands(&self) -> u64 {
-        self.open_files.0.saturating_sub(FILES_RESERVED) / 100 * COMMANDS_PERCENT
-    }
-
-    /// Commands that may run at once in all sandboxes: each takes descriptors for its output.
-    pub fn commands(&self) -> u64 {
-        self.for_commands() / FILES_PER_COMMAND
+    /// Descriptors for work in all sandboxes together.
+    fn for_work(&self) -> u64 {
+        self.open_files.0.saturating_sub(FILES_RESERVED) / 100 * WORK_PERCENT
     }
 
     /// Every ceiling, tightest first.
@@ -100,7 +99,7 @@ impl Host {
             ceiling(
                 "open files of the executor",
                 Some(soft),
-                FILES_RESERVED + self.for_commands(),
+                FILES_RESERVED + self.for_work(),
                 FILES_PER_SANDBOX,
             ),
             ceiling(
@@ -149,6 +148,8 @@ mod tests {
     use super::*;
 
     const LARGE: u64 = 100_000_000;
+    /// Of a command with both outputs captured.
+    const FILES_PER_COMMAND: u64 = 2 * FILES_PER_CAPTURE as u64;
 
     fn host() -> Host {
         Host {
@@ -168,9 +169,9 @@ mod tests {
         let (name, sandboxes) = host().tightest();
         assert_eq!(name, "open files of the executor");
         assert!(sandboxes >= 10_000, "{sandboxes}");
-        let all = u64::from(sandboxes) * FILES_PER_SANDBOX + host().commands() * FILES_PER_COMMAND;
+        let all = u64::from(sandboxes) * FILES_PER_SANDBOX + host().for_work();
         assert!(all + FILES_RESERVED <= 20_000, "{all} descriptors");
-        assert!(host().commands() >= 2_000);
+        assert!(host().for_work() / FILES_PER_COMMAND >= 2_000);
     }
 
     #[test]
@@ -197,7 +198,7 @@ mod tests {
     #[test]
     fn a_limit_below_its_reserve_allows_nothing() {
         let host = Host { open_files: (256, 256), ..host() };
-        assert_eq!((host.tightest().1, host.commands()), (0, 0));
+        assert_eq!((host.tightest().1, host.for_work()), (0, 0));
     }
 
     #[test]

@@ -81,7 +81,9 @@ pub struct Received {
     pub fds: [Option<OwnedFd>; FDS_MAX],
 }
 
-/// Receives one datagram into `buffer`. A datagram or descriptor list that was cut is an error.
+/// Receives one datagram into `buffer`. One that was cut is an error. If this process has no room for all
+/// of its descriptors (EMFILE), it comes with none of them: who expects some sees that they are missing,
+/// and what comes next is still in order.
 pub fn receive_into(socket: BorrowedFd<'_>, buffer: &mut [u8], flags: i32) -> io::Result<Received> {
     let mut control = Control([0; 64]);
     let mut part = libc::iovec { iov_base: buffer.as_mut_ptr().cast(), iov_len: buffer.len() };
@@ -121,8 +123,11 @@ pub fn receive_into(socket: BorrowedFd<'_>, buffer: &mut [u8], flags: i32) -> io
             }
         }
     }
-    if header.msg_flags & (libc::MSG_TRUNC | libc::MSG_CTRUNC) != 0 {
+    if header.msg_flags & libc::MSG_TRUNC != 0 {
         return Err(io::Error::from_raw_os_error(libc::EMSGSIZE));
+    }
+    if header.msg_flags & libc::MSG_CTRUNC != 0 {
+        fds = [const { None }; FDS_MAX];
     }
     Ok(Received { len, fds })
 }
@@ -164,6 +169,43 @@ mod tests {
         let (left, right) = pair().unwrap();
         send(left.as_fd(), &[1; 32], &[], 0).unwrap();
         assert!(receive(right.as_fd(), &mut [0; 16], 0).is_err());
+    }
+
+    /// Sets how many descriptors this process may have; gives how many it had.
+    fn set_open_files(max: u64) -> u64 {
+        let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+        // SAFETY: the pointers are to a local that outlives both calls.
+        unsafe {
+            assert_eq!(libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit), 0);
+            let had = limit.rlim_cur;
+            limit.rlim_cur = max;
+            assert_eq!(libc::setrlimit(libc::RLIMIT_NOFILE, &raw const limit), 0);
+            had
+        }
+    }
+
+    #[test]
+    fn without_room_for_its_descriptors_a_datagram_comes_alone_and_the_next_in_order() {
+        let (left, right) = pair().unwrap();
+        let (mut reader, writer) = io::pipe().unwrap();
+        for text in [b"one", b"two"] {
+            send(left.as_fd(), text, &[writer.as_raw_fd(), left.as_raw_fd()], 0).unwrap();
+        }
+        drop(writer);
+        let mut buffer = [0; 16];
+        // Room for one of the two.
+        let lowest_free = left.try_clone().unwrap();
+        let number = u64::try_from(lowest_free.as_raw_fd()).unwrap();
+        drop(lowest_free);
+        let had = set_open_files(number + 1);
+        let received = receive(right.as_fd(), &mut buffer, 0);
+        set_open_files(had);
+        let (len, fds) = received.unwrap().unwrap();
+        assert_eq!((&buffer[..len], fds.len()), (&b"one"[..], 0));
+        let (len, fds) = receive(right.as_fd(), &mut buffer, 0).unwrap().unwrap();
+        assert_eq!((&buffer[..len], fds.len()), (&b"two"[..], 2));
+        drop(fds);
+        assert_eq!(reader.read(&mut buffer).unwrap(), 0, "the copy that came alone was closed");
     }
 
     #[test]

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::path::Path;
+use std::sync::Arc;
 use std::time::Duration;
 
 use rollout::classify::End;
@@ -21,6 +22,7 @@ use super::provision::{Ready, start_timeout_words};
 use super::saving::Saver;
 use super::{Clock, Tools, environment, killed};
 use crate::capture::{self, Capture, Stream};
+use crate::ceilings::{FILES_PER_CAPTURE, descriptors};
 use crate::clock::{elapsed, wall_now};
 use crate::grading;
 use crate::lifecycle::{Kill, Order, Phase, Progress};
@@ -77,7 +79,11 @@ impl Work<'_> {
         let Some(command) = self.order.step.work.command() else {
             return account.decide(FailureCode::Unclassified, "a session has no command to run".to_owned());
         };
-        let (stdout, stderr, captures) = match self.open_captures().await {
+        let opened = tokio::select! {
+            opened = self.open_captures() => opened,
+            kill = killed(kills) => return account.killed(&kill),
+        };
+        let (stdout, stderr, captures) = match opened {
             Ok(opened) => opened,
             Err(source) => {
                 let error = StorageError::capture(self.dir, source);
@@ -127,7 +133,12 @@ impl Work<'_> {
     }
 
     async fn open_captures(&self) -> io::Result<(OwnedFd, OwnedFd, Captures)> {
-        let open = |stream| Capture::start(capture::path(self.dir, stream), self.tools.capture_bytes_max);
+        // Both at once: two commands never wait for each other's second half.
+        let held = Arc::new(descriptors::wait_for(2 * FILES_PER_CAPTURE).await?);
+        let open = |stream| {
+            let path = capture::path(self.dir, stream);
+            Capture::start_with(path, self.tools.capture_bytes_max, Arc::clone(&held))
+        };
         let (out, stdout) = open(Stream::Stdout).await?;
         let (err, stderr) = open(Stream::Stderr).await?;
         Ok((out, err, Captures { stdout, stderr }))

@@ -257,7 +257,10 @@ impl Kept {
     pub fn get(&self, kind: Kind) -> Result<OwnedFd, Error> {
         let (reply, fds) = self.keeper().ask(&Request::Get { id: self.id.clone(), kind }, &[])?;
         match reply {
-            Reply::Lent => fds.into_iter().next().ok_or(Error::Answer),
+            // It was sent, and this process had no room for it: of this call alone.
+            Reply::Lent => {
+                fds.into_iter().next().ok_or_else(|| io::Error::from_raw_os_error(libc::EMFILE).into())
+            }
             Reply::Refused(refusal) => Err(refusal.into()),
             _ => Err(Error::Answer),
         }

@@ -22,7 +22,7 @@ use images::layers::Packed;
 use rollout::quantity::{Limit, TMPFS_DISK_MAX};
 use rollout::{BackendKind, Bytes, Millis};
 use sandbox_init::message::{self, BODY_MAX, ENTRIES_MAX, Stage, Streams};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
+use tokio::sync::watch;
 
 use super::channel::{Answer, Channel, ChannelError};
 use super::files::{self, Owner};
@@ -49,8 +49,6 @@ const LOCK_WAIT_TRIES: u32 = 600;
 const LOCK_WAIT_PAUSE: Duration = Duration::from_millis(50);
 /// How long `kill_all` waits for the kernel.
 const KILL_WAIT: Duration = Duration::from_secs(10);
-/// How long a command waits for others to end when as many run as have descriptors for their output.
-const COMMAND_WAIT: Duration = Duration::from_secs(30);
 /// The smallest limit of memory and of disk. A tmpfs takes a size of 0 for no limit at all, and
 /// init needs a little itself.
 const SIZE_LIMIT_MIN: Bytes = Bytes(1 << 20);
@@ -108,9 +106,6 @@ pub struct Container {
 struct Shared {
     client: Arc<Client>,
     keepers: Arc<Keepers>,
-    /// Commands whose output has descriptors.
-    commands: Arc<Semaphore>,
-    commands_max: u64,
     tree: Tree,
     live: AtomicU32,
     /// Creations that have not ended.
@@ -185,13 +180,9 @@ impl Container {
         tokio::spawn(async move { broker.end(lost.await) });
         tracing::info!(sandboxes = ceiling.1, ceiling = ceiling.0, "room for sandboxes");
         let disk_limit_max = disk_budget(&data_dir).map_err(at("measuring", &data_dir))?;
-        let commands_max = host.commands();
-        let permits = usize::try_from(commands_max).unwrap_or(Semaphore::MAX_PERMITS);
         let shared = Shared {
             client,
             keepers: Arc::new(keepers),
-            commands: Arc::new(Semaphore::new(permits.min(Semaphore::MAX_PERMITS))),
-            commands_max,
             tree,
             live: AtomicU32::new(0),
             creating: AtomicU32::new(0),
@@ -621,17 +612,6 @@ impl ContainerSandbox {
             .map_err(|error| FileError::Io { path: path.to_owned(), source: io::Error::other(error) })?
     }
 
-    /// A place among the commands that run, each of which takes descriptors for its output.
-    async fn command(&self) -> Result<OwnedSemaphorePermit, SpawnError> {
-        let permit = Arc::clone(&self.shared.commands).acquire_owned();
-        if let Ok(Ok(permit)) = tokio::time::timeout(COMMAND_WAIT, permit).await {
-            return Ok(permit);
-        }
-        let limit = self.shared.commands_max;
-        let action = format!("commands at once are at their limit of {limit} (open files of the executor)");
-        Err(SpawnError::Setup { action, source: io::Error::from_raw_os_error(libc::EMFILE) })
-    }
-
     async fn broker_destroy(shared: Arc<Shared>, id: String) -> Vec<String> {
         match shared.client.request(Action::Destroy { id: id.clone() }).await {
             Ok((Outcome::Destroyed { left }, _)) => left,
@@ -686,7 +666,6 @@ impl ContainerSandbox {
             give(stream.as_fd(), self.id_base + user.uid, self.id_base + user.gid)
                 .map_err(|source| setup("handing over its streams", source))?;
         }
-        let permit = self.command().await?;
         let given: Vec<_> = streams.iter().chain(more.iter().copied()).map(AsRawFd::as_raw_fd).collect();
         let channel = &self.alive().channel;
         let ticket = channel.ticket();
@@ -697,7 +676,7 @@ impl ContainerSandbox {
         match answer {
             Answer::Started(pid, terminal) => {
                 let channel = Arc::clone(channel);
-                Ok((ContainerProcess { channel, ticket, exited, _permit: permit }, (pid, terminal)))
+                Ok((ContainerProcess { channel, ticket, exited }, (pid, terminal)))
             }
             Answer::NotStarted(Stage::Exec, errno) => {
                 Err(SpawnError::Exec { program, source: io::Error::from_raw_os_error(errno) })
@@ -922,7 +901,6 @@ struct ContainerProcess {
     channel: Arc<Channel>,
     ticket: u32,
     exited: watch::Receiver<Option<Exit>>,
-    _permit: OwnedSemaphorePermit,
 }
 
 #[tonic::async_trait]

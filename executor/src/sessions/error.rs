@@ -5,6 +5,7 @@ use rollout_wire::{CODE_METADATA, HINT_METADATA};
 use tonic::metadata::{MetadataMap, MetadataValue};
 use tonic::{Code, Status};
 
+use crate::ceilings::descriptors::Spent;
 use crate::sandbox::{FileError, SpawnError};
 use crate::storage::chain;
 
@@ -106,6 +107,12 @@ impl Refusal {
 
     pub fn changed(path: &str) -> Self {
         Self::new(SandboxCode::PathChanged, format!("`{}` changed", shown(path, 200)))
+    }
+}
+
+impl From<Spent> for Refusal {
+    fn from(spent: Spent) -> Self {
+        Self::new(SandboxCode::TooManyCalls, spent.to_string())
     }
 }
 

@@ -8,7 +8,7 @@ use std::io::{self, Write as _};
 use std::os::unix::fs::{FileExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, OnceLock};
+use std::sync::{Arc, Mutex};
 
 use prost::Message as _;
 use rollout_wire::v1;
@@ -61,6 +61,13 @@ struct Index {
     failed: Option<String>,
 }
 
+/// What only the writer has to know.
+#[derive(Debug, Default)]
+struct Turn {
+    /// The head is in the file, and its name is on disk.
+    has_begun: bool,
+}
+
 /// What is to be done about an action.
 #[derive(Debug, PartialEq)]
 pub(crate) enum Begun {
@@ -90,11 +97,10 @@ pub(crate) struct LogError {
 
 #[derive(Debug)]
 pub(crate) struct ActionLog {
+    /// Opened for each write and each read: no session holds a descriptor for it.
     path: PathBuf,
-    /// Opened for the first record: sandboxes in which nothing is recorded hold no descriptor for it.
-    file: OnceLock<File>,
     /// Whoever has it writes.
-    turn: Arc<AsyncMutex<()>>,
+    turn: Arc<AsyncMutex<Turn>>,
     index: Mutex<Index>,
     /// Up to here the file is on disk.
     synced: AtomicU64,
@@ -120,18 +126,13 @@ impl ActionLog {
         };
         let file = File::open(path).map_err(failed("opened"))?;
         let mut index = Index { failed: Some("its session is over".into()), ..Index::default() };
-        let mut reader = io::BufReader::new(&file);
-        scan(&mut reader, |at, action| index.take(at, &action)).map_err(failed("read"))?;
-        drop(reader);
-        let log = Self::new(path, index, u64::MAX);
-        let _ = log.file.set(file);
-        Ok(log)
+        scan(&mut io::BufReader::new(file), |at, action| index.take(at, &action)).map_err(failed("read"))?;
+        Ok(Self::new(path, index, u64::MAX))
     }
 
     fn new(path: &Path, index: Index, synced: u64) -> Self {
         Self {
             path: path.to_owned(),
-            file: OnceLock::new(),
             turn: Arc::default(),
             index: Mutex::new(index),
             synced: AtomicU64::new(synced),
@@ -301,7 +302,7 @@ impl ActionLog {
 
     fn read(&self, at: u64) -> Result<v1::Action, LogError> {
         let failed = |source| self.error("read", source);
-        let file = self.file.get().ok_or_else(|| failed(io::ErrorKind::NotFound.into()))?;
+        let file = File::open(&self.path).map_err(failed)?;
         let mut frame = [0; 4];
         file.read_exact_at(&mut frame, at).map_err(failed)?;
         let len = usize::try_from(u32::from_le_bytes(frame)).unwrap_or(usize::MAX);
@@ -319,43 +320,52 @@ impl ActionLog {
             if self.synced.load(Ordering::Acquire) >= end {
                 return Ok(());
             }
-            self.check(&lock(&self.index))?;
             let turn = Arc::clone(&self.turn).lock_owned().await;
             if self.synced.load(Ordering::Acquire) >= end {
                 return Ok(());
             }
+            // With the turn: who had it before may have failed.
+            self.check(&lock(&self.index))?;
             let log = Arc::clone(self);
             // The turn goes along: a caller that goes away does not tear the write.
             let flushed = tokio::task::spawn_blocking(move || log.flush(turn)).await;
-            flushed.map_err(|error| self.error("written", io::Error::other(error)))?;
+            let failed = |source| self.error("written", source);
+            flushed.map_err(|error| failed(io::Error::other(error)))?.map_err(failed)?;
         }
     }
 
     /// Writes what is pending. After a failed write or sync nobody knows what is on disk: it is the last.
-    fn flush(&self, _turn: OwnedMutexGuard<()>) {
+    /// A file that cannot be opened is as it was: what is pending stays so.
+    fn flush(&self, mut turn: OwnedMutexGuard<Turn>) -> io::Result<()> {
+        if lock(&self.index).failed.is_some() {
+            return Ok(());
+        }
+        let file = File::options().append(true).open(&self.path)?;
         let (bytes, end) = {
             let mut index = lock(&self.index);
             (std::mem::take(&mut index.pending), index.end)
         };
-        match self.write(&bytes) {
+        let written = self.write(file, turn.has_begun, &bytes);
+        match &written {
             Ok(()) => {
+                turn.has_begun = true;
                 self.syncs.fetch_add(1, Ordering::Relaxed);
                 self.synced.store(end, Ordering::Release);
             }
             Err(error) => lock(&self.index).failed = Some(error.to_string()),
         }
+        written
     }
 
-    fn write(&self, bytes: &[u8]) -> io::Result<()> {
-        let Some(mut file) = self.file.get() else {
-            let mut file = File::options().read(true).append(true).open(&self.path)?;
-            file.write_all(HEAD).and_then(|()| file.write_all(bytes)).and_then(|()| file.sync_data())?;
+    fn write(&self, mut file: File, has_begun: bool, bytes: &[u8]) -> io::Result<()> {
+        if !has_begun {
+            file.write_all(HEAD)?;
+        }
+        file.write_all(bytes).and_then(|()| file.sync_data())?;
+        if !has_begun {
             File::open(self.path.parent().unwrap_or(Path::new("/")))?.sync_all()?;
-            // Only who has the turn comes here.
-            let _ = self.file.set(file);
-            return Ok(());
-        };
-        file.write_all(bytes).and_then(|()| file.sync_data())
+        }
+        Ok(())
     }
 
     fn check(&self, index: &Index) -> Result<(), LogError> {
@@ -536,10 +546,64 @@ mod tests {
     async fn a_log_that_cannot_be_written_promises_nothing_any_more() {
         let dir = tempfile::tempdir().unwrap();
         let log = Arc::new(ActionLog::create(&dir.path().join("log")).unwrap());
-        log.file.set(File::options().write(true).open("/dev/full").unwrap()).unwrap();
+        make_full(&log);
         let Begun::New { end, .. } = log.begin("a", "p", None).unwrap() else { panic!() };
         assert!(log.commit(end).await.is_err());
         assert!(log.begin("b", "p", None).is_err());
         assert!(log.end("a", result(0)).await.is_err());
+    }
+
+    /// Every write fails from now on.
+    fn make_full(log: &ActionLog) {
+        std::fs::remove_file(log.path()).unwrap();
+        std::os::unix::fs::symlink("/dev/full", log.path()).unwrap();
+    }
+
+    #[tokio::test]
+    async fn of_two_that_wait_behind_a_failed_write_neither_is_told_it_is_durable() {
+        let dir = tempfile::tempdir().unwrap();
+        let log = Arc::new(ActionLog::create(&dir.path().join("log")).unwrap());
+        begin(&log, "first").await;
+        let whole = std::fs::read(log.path()).unwrap();
+        let busy = Arc::clone(&log.turn).lock_owned().await;
+        let waiting: Vec<_> = ["a", "b"]
+            .map(|id| {
+                let Begun::New { end, .. } = log.begin(id, "p", None).unwrap() else { panic!() };
+                let log = Arc::clone(&log);
+                tokio::spawn(async move { log.commit(end).await })
+            })
+            .into();
+        tokio::task::yield_now().await;
+        make_full(&log);
+        // The first of them has its turn, fails, and then the disk has room again.
+        let (log_of_first, path) = (Arc::clone(&log), log.path().to_owned());
+        let first = tokio::task::spawn_blocking(move || log_of_first.flush(busy));
+        assert!(first.await.unwrap().is_err());
+        std::fs::remove_file(&path).unwrap();
+        std::fs::write(&path, &whole).unwrap();
+        for waits in waiting {
+            assert!(waits.await.unwrap().is_err());
+        }
+        assert_eq!(std::fs::read(&path).unwrap(), whole, "nothing is written behind a torn record");
+    }
+
+    #[tokio::test]
+    async fn a_log_holds_no_descriptor_and_outlives_one_it_could_not_have() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("log");
+        let log = Arc::new(ActionLog::create(&path).unwrap());
+        begin(&log, "a").await;
+        let open = std::fs::read_dir("/proc/self/fd").unwrap();
+        let names: Vec<_> = open.flatten().filter_map(|fd| std::fs::read_link(fd.path()).ok()).collect();
+        assert!(!names.contains(&path), "{names:?}");
+        let away = dir.path().join("away");
+        std::fs::rename(&path, &away).unwrap();
+        let Begun::New { end, .. } = log.begin("b", "p", None).unwrap() else { panic!() };
+        assert!(log.commit(end).await.is_err(), "nothing is promised");
+        std::fs::rename(&away, &path).unwrap();
+        log.commit(end).await.unwrap();
+        log.end("a", result(4)).await.unwrap();
+        assert_eq!(log.settled(0).await.unwrap().result, Some(result(4)));
+        assert_eq!(ActionLog::past(&path).unwrap().count(), 2);
     }
 }

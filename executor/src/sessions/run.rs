@@ -45,7 +45,11 @@ pub(super) async fn start(live: &Arc<Live>, opening: Opening) -> Result<Opened, 
 }
 
 pub(super) fn io_failed(error: &std::io::Error) -> Refusal {
-    Refusal::new(SandboxCode::StartFailed, format!("its streams cannot be made: {error}"))
+    let code = match error.kind() {
+        std::io::ErrorKind::QuotaExceeded => SandboxCode::TooManyCalls,
+        _ => SandboxCode::StartFailed,
+    };
+    Refusal::new(code, format!("its streams cannot be made: {error}"))
 }
 
 /// Runs it to its end, its deadline, or that of the session. What it leaves in the background goes on; of

@@ -27,6 +27,8 @@ use crate::workspace::SaveError;
 
 /// Calls of one connection at once.
 const CALLS_MAX: u32 = 4096;
+/// Bytes on their way of one call that are not taken yet.
+const WINDOW_BYTES: u32 = 64 << 10;
 /// The largest message a client sends: a file of a recorded action, and room.
 const MESSAGE_BYTES_MAX: usize = 4 << 20;
 /// At the end: for connections to close.
@@ -69,6 +71,9 @@ impl Listener {
         let asked = token.clone();
         let server = tonic::transport::Server::builder()
             .max_concurrent_streams(CALLS_MAX)
+            // A call that takes nothing fills its own window, and never that of the others.
+            .initial_stream_window_size(WINDOW_BYTES)
+            .initial_connection_window_size(WINDOW_BYTES * CALLS_MAX)
             .serve_with_incoming_shutdown(service, UnixListenerStream::new(self.socket), async move {
                 asked.cancelled().await;
             });
@@ -366,7 +371,7 @@ impl Sandboxes for Service {
             return Err(Refusal::bad("input", "the first input is `open`").into());
         };
         let live = self.live(&open.sandbox, &open.claim).await?;
-        Ok(Response::new(ReceiverStream::new(forward::forward(&live, open.port, inputs).await?)))
+        Ok(Response::new(ReceiverStream::new(forward::forward(&live, open.claim, open.port, inputs).await?)))
     }
 
     async fn pause(&self, request: Request<v1::PauseSandboxRequest>) -> Answer<v1::LifecycleReply> {

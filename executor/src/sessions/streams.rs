@@ -9,30 +9,58 @@ use nix::fcntl::OFlag;
 use tokio::io::unix::AsyncFd;
 
 use crate::broker::client::watched;
+use crate::ceilings::descriptors::{self, Held};
 
 /// The most that is read at once, and of one message to a client.
 pub(super) const CHUNK_BYTES: usize = 64 << 10;
 
+/// Both ends of a pipe: the near one is here until its process has it.
+const FILES_PER_PIPE: u32 = 2;
+
 /// One stream, until its end.
 #[derive(Debug)]
-pub(super) struct Stream(Option<Arc<AsyncFd<OwnedFd>>>);
+pub(super) struct Stream(Option<Arc<Watched>>);
+
+/// A descriptor, with its share of those there may be.
+#[derive(Debug)]
+struct Watched {
+    fd: AsyncFd<OwnedFd>,
+    _held: Held,
+}
+
+impl Watched {
+    fn new(fd: OwnedFd, held: Held) -> io::Result<Arc<Self>> {
+        Ok(Arc::new(Self { fd: watched(fd)?, _held: held }))
+    }
+}
 
 impl Stream {
     /// A pipe that a process writes to: this end, and the process's.
+    ///
+    /// # Errors
+    /// There are no more descriptors for it, which is told as `QuotaExceeded`.
     pub fn from_process() -> io::Result<(Self, OwnedFd)> {
+        let held = descriptors::take(FILES_PER_PIPE)?;
         let (read, write) = nix::unistd::pipe2(OFlag::O_CLOEXEC)?;
-        Ok((Self(Some(Arc::new(watched(read)?))), write))
+        Ok((Self(Some(Watched::new(read, held)?)), write))
     }
 
     /// A pipe that a process reads from.
+    ///
+    /// # Errors
+    /// As of [`from_process`](Self::from_process).
     pub fn to_process() -> io::Result<(Self, OwnedFd)> {
+        let held = descriptors::take(FILES_PER_PIPE)?;
         let (read, write) = nix::unistd::pipe2(OFlag::O_CLOEXEC)?;
-        Ok((Self(Some(Arc::new(watched(write)?))), read))
+        Ok((Self(Some(Watched::new(write, held)?)), read))
     }
 
     /// The far end of a terminal: to write to, and to read from.
+    ///
+    /// # Errors
+    /// As of [`from_process`](Self::from_process).
     pub fn terminal(fd: OwnedFd) -> io::Result<(Self, Self)> {
-        let fd = Arc::new(watched(fd)?);
+        let fd = Watched::new(fd, descriptors::take(1)?)?;
         Ok((Self(Some(Arc::clone(&fd))), Self(Some(fd))))
     }
 
@@ -51,7 +79,7 @@ impl Stream {
     /// The next bytes, at most as many as `buffer` has. 0: it is over. Never, of one that was over
     /// before. Nothing is lost if this is dropped.
     pub async fn read(&mut self, buffer: &mut [u8]) -> usize {
-        let Some(fd) = &self.0 else { return std::future::pending().await };
+        let Some(Watched { fd, .. }) = self.0.as_deref() else { return std::future::pending().await };
         let read = loop {
             let Ok(mut ready) = fd.readable().await else { break 0 };
             match ready.try_io(|fd| raw_read(fd.as_raw_fd(), buffer)) {
@@ -69,7 +97,7 @@ impl Stream {
     pub fn read_now(&mut self, buffer: &mut [u8]) -> Option<usize> {
         // Of the descriptor itself: what a process wrote before it ended is there, whether or not the
         // runtime has heard of it.
-        let fd = self.0.as_ref()?;
+        let Watched { fd, .. } = self.0.as_deref()?;
         match raw_read(fd.as_raw_fd(), buffer) {
             Ok(read @ 1..) => Some(read),
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => None,
@@ -85,7 +113,7 @@ impl Stream {
     /// # Errors
     /// Nobody reads any more.
     pub async fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        let Some(fd) = &self.0 else { return std::future::pending().await };
+        let Some(Watched { fd, .. }) = self.0.as_deref() else { return std::future::pending().await };
         loop {
             let mut ready = fd.writable().await?;
             let written = ready.try_io(|fd| Ok(nix::unistd::write(fd.get_ref(), bytes)?));
@@ -98,7 +126,7 @@ impl Stream {
 
     /// Of a terminal.
     pub fn resize(&self, columns: u16, rows: u16) -> io::Result<()> {
-        let Some(fd) = &self.0 else { return Ok(()) };
+        let Some(Watched { fd, .. }) = self.0.as_deref() else { return Ok(()) };
         let size = libc::winsize { ws_row: rows, ws_col: columns, ws_xpixel: 0, ws_ypixel: 0 };
         // SAFETY: the pointer is to a local that outlives the call.
         if unsafe { libc::ioctl(fd.as_raw_fd(), libc::TIOCSWINSZ, &raw const size) } < 0 {

@@ -16,6 +16,7 @@ use super::commands;
 use super::error::{Refusal, SandboxCode};
 use super::live::{Live, TRANSFERS_MAX};
 use super::streams::CHUNK_BYTES;
+use crate::ceilings::descriptors;
 use crate::sandbox::FileSource;
 use crate::sandbox::driven::{Entry, Pinned};
 
@@ -25,8 +26,16 @@ const QUEUE_MAX: usize = 4;
 pub(super) const WRITE_CHUNK_MAX: usize = 1 << 20;
 const MODE: u32 = 0o644;
 
-fn permit(live: &Live) -> Result<OwnedSemaphorePermit, Refusal> {
-    Live::permit(&live.limits.transfers, "files of one session", "TRANSFERS_MAX", TRANSFERS_MAX)
+/// What a file on its way counts against, for as long as it is open.
+struct Held {
+    _of_the_session: OwnedSemaphorePermit,
+    _of_the_executor: descriptors::Held,
+}
+
+fn permit(live: &Live) -> Result<Held, Refusal> {
+    let session =
+        Live::permit(&live.limits.transfers, "files of one session", "TRANSFERS_MAX", TRANSFERS_MAX)?;
+    Ok(Held { _of_the_session: session, _of_the_executor: descriptors::take(1)? })
 }
 
 pub(super) fn info(entry: Entry) -> v1::FileInfo {
@@ -131,7 +140,7 @@ pub(super) async fn read(
     let session = Arc::clone(live);
     live.tasks().spawn(async move {
         let _permit = permit;
-        let sending = send_file(&session, &chunks, pinned, request.offset, end);
+        let sending = send_file(&session, &request.claim, &chunks, pinned, request.offset, end);
         let sent = tokio::select! {
             sent = sending => sent,
             () = chunks.closed() => Ok(()),
@@ -146,6 +155,7 @@ pub(super) async fn read(
 
 async fn send_file(
     live: &Live,
+    claim: &str,
     chunks: &mpsc::Sender<Result<v1::FileChunk, Status>>,
     pinned: Pinned,
     mut offset: u64,
@@ -168,7 +178,7 @@ async fn send_file(
         let data =
             read.await.map_err(|error| Refusal::new(SandboxCode::StartFailed, error.to_string()))??;
         offset += data.len() as u64;
-        live.touch();
+        live.check_claim(claim)?;
         room.send(Ok(v1::FileChunk { info: first.take(), data }));
     }
     Ok(())
@@ -176,6 +186,7 @@ async fn send_file(
 
 /// A whole file as a result.
 pub(super) async fn get(live: &Arc<Live>, path: &str) -> Result<v1::ActResult, Refusal> {
+    let held = descriptors::take(1)?;
     let mut pinned = pinned(live, path, "").await?;
     let size = pinned.entry.size.0;
     if size > RESULT_BYTES_MAX as u64 {
@@ -183,6 +194,7 @@ pub(super) async fn get(live: &Arc<Live>, path: &str) -> Result<v1::ActResult, R
         return Err(Refusal::new(SandboxCode::FileTooLarge, words));
     }
     let read = tokio::task::spawn_blocking(move || {
+        let _held = held;
         let mut data = Vec::new();
         let limit = RESULT_BYTES_MAX as u64 + 1;
         let read = (&mut pinned.file).take(limit).read_to_end(&mut data);
@@ -226,13 +238,16 @@ pub(super) async fn write(
         let words = format!("{} bytes do not fit a workspace of {limit}", start.size);
         return Err(Refusal::new(SandboxCode::WorkspaceFull, words));
     }
-    let file = live.unless_over(gather(live, start.size, chunks)).await?;
+    let file = live.unless_over(gather(live, &start.claim, start.size, chunks)).await?;
+    // Another may drive it by now.
+    live.check_claim(&start.claim)?;
     place(live, &start.path, FileSource::File(file), start.mode, start.user).await?;
     info_of(live, &start.path).await
 }
 
 async fn gather(
     live: &Live,
+    claim: &str,
     size: u64,
     chunks: &mut Streaming<v1::WriteFileChunk>,
 ) -> Result<std::fs::File, Refusal> {
@@ -256,7 +271,7 @@ async fn gather(
         if gathered > size {
             return Err(Refusal::bad("size", format!("more than the {size} bytes that were announced")));
         }
-        live.touch();
+        live.check_claim(claim)?;
         file.write_all(&data).await.map_err(failed)?;
     }
     if gathered != size {

@@ -5,7 +5,7 @@ use std::process::{Command, Stdio};
 
 use executor::census;
 use executor::sandbox::container::{Container, ContainerConfig, Step};
-use executor::sandbox::{Backend, CreateError};
+use executor::sandbox::{Backend, CreateError, FileError};
 use rollout::Bytes;
 
 use crate::lab::{Lab, assert_empty, limits, said, start};
@@ -18,6 +18,7 @@ crate::tests![
     a_keeper_ends_with_its_executor_and_holds_its_directory_until_then,
     a_sweep_waits_for_a_loop_device_that_lets_go_late,
     what_an_executor_keeps_is_for_its_owner_alone,
+    a_call_without_room_for_a_descriptor_is_refused_alone,
     a_dead_init_is_a_dead_sandbox,
     a_second_executor_on_the_same_directory_is_refused_while_the_first_lives,
 ];
@@ -242,4 +243,35 @@ async fn a_second_executor_on_the_same_directory_is_refused_while_the_first_live
     assert!(matches!(file.try_lock(), Err(std::fs::TryLockError::WouldBlock)));
     said(&*sandbox, "true").await;
     sandbox.destroy().await.unwrap();
+}
+
+async fn a_call_without_room_for_a_descriptor_is_refused_alone(lab: Lab) {
+    use nix::sys::resource::{Resource, getrlimit, setrlimit};
+    let sandbox = lab.sandbox().await;
+    let other = lab.sandbox().await;
+    lab.full().await;
+    let (soft, hard) = getrlimit(Resource::RLIMIT_NOFILE).unwrap();
+    let open = || std::fs::File::open("/dev/null");
+    let taken: Vec<_> = {
+        setrlimit(Resource::RLIMIT_NOFILE, 512, hard).unwrap();
+        std::iter::from_fn(|| open().ok()).collect()
+    };
+    let refused = sandbox.open_file("/etc/passwd").await;
+    let failed = lab.backend.create(lab.spec()).await;
+    setrlimit(Resource::RLIMIT_NOFILE, soft, hard).unwrap();
+    drop(taken);
+    match refused {
+        Err(FileError::Io { source, .. }) => assert_eq!(source.raw_os_error(), Some(libc::EMFILE)),
+        other => panic!("{other:?}"),
+    }
+    match failed {
+        Err(CreateError::Failed { .. }) => {}
+        other => panic!("{other:?}"),
+    }
+    assert_eq!(lab.backend.broker_gone(), None);
+    for sandbox in [sandbox, other] {
+        assert!(sandbox.open_file("/etc/passwd").await.unwrap().is_some());
+        said(&*sandbox, "true").await;
+        sandbox.destroy().await.unwrap();
+    }
 }

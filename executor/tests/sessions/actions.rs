@@ -10,6 +10,7 @@ crate::sessions![
     an_action_has_its_input_user_and_deadline,
     output_past_the_cap_is_counted,
     a_session_is_held_by_one_driver,
+    streams_of_a_driver_that_lost_its_claim_end_and_place_nothing,
     a_driver_gives_the_reward_and_the_count_is_told,
     actions_past_the_limit_end_the_session,
     what_an_action_leaves_in_the_background_goes_on,
@@ -225,4 +226,65 @@ async fn what_an_action_leaves_in_the_background_goes_on(lab: &mut Lab) {
     let later: u64 = session.said("2", &wait).await.parse().unwrap();
     assert!(later >= first + 30);
     lab.finish(&session).await;
+}
+
+async fn streams_of_a_driver_that_lost_its_claim_end_and_place_nothing(lab: &mut Lab) {
+    use tokio_stream::wrappers::ReceiverStream;
+    use v1::write_file_chunk::Chunk;
+    let first = lab.session_with(|_| {}).await;
+    first.said("large", "truncate -s 8M large").await;
+    first.said("serve", crate::exec::ECHO).await;
+    let mut forward = crate::exec::Forward::until_there(&first, 8080).await;
+    let read = v1::ReadFileRequest {
+        sandbox: first.name.clone(),
+        claim: first.claim.clone(),
+        path: "large".to_owned(),
+        ..v1::ReadFileRequest::default()
+    };
+    let mut reading = first.client.clone().read_file(read).await.unwrap().into_inner();
+    reading.message().await.unwrap().unwrap();
+    let (chunks, queue) = tokio::sync::mpsc::channel(4);
+    let start = v1::WriteFileStart {
+        sandbox: first.name.clone(),
+        claim: first.claim.clone(),
+        path: "late".to_owned(),
+        size: 4,
+        ..v1::WriteFileStart::default()
+    };
+    let chunk = |chunk: Chunk| v1::WriteFileChunk { chunk: Some(chunk) };
+    chunks.send(chunk(Chunk::Start(start))).await.unwrap();
+    chunks.send(chunk(Chunk::Data(b"ab".to_vec()))).await.unwrap();
+    let mut client = first.client.clone();
+    let writing = tokio::spawn(async move { client.write_file(ReceiverStream::new(queue)).await });
+    // Silent for a second from here on, while another takes over.
+    let rollout = first.name.split('@').next().unwrap().to_owned();
+    let claim = |driver: &str| v1::ClaimSessionRequest {
+        driver: driver.to_owned(),
+        ttl_ms: 1000,
+        rollout: rollout.clone(),
+        ..v1::ClaimSessionRequest::default()
+    };
+    lab.client.claim(claim("driver")).await.unwrap();
+    let taken = loop {
+        if let Some(taken) = lab.client.claim(claim("another")).await.unwrap().into_inner().session {
+            break taken;
+        }
+        tokio::time::sleep(std::time::Duration::from_millis(20)).await;
+    };
+    let second = crate::driver::Driven { claim: taken.claim, ..first };
+    let input = v1::forward_input::Input::Data(b"late".to_vec());
+    forward.send(input).await;
+    assert_eq!(code(&forward.outputs.message().await.unwrap_err()), "claim_lost");
+    chunks.send(chunk(Chunk::Data(b"cd".to_vec()))).await.unwrap();
+    drop(chunks);
+    assert_eq!(code(&writing.await.unwrap().unwrap_err()), "claim_lost");
+    let end = loop {
+        match reading.message().await {
+            Ok(Some(_)) => {}
+            end => break end,
+        }
+    };
+    assert_eq!(code(&end.unwrap_err()), "claim_lost");
+    assert_eq!(code(&second.stat("late").await.unwrap_err()), "no_such_file");
+    lab.finish(&second).await;
 }

@@ -5,7 +5,7 @@ use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Status, Streaming};
 
-use crate::driver::{Driven, Lab, code};
+use crate::driver::{Driven, Lab, code, shell};
 
 crate::sessions![
     a_process_is_fed_and_heard_while_it_runs,
@@ -13,6 +13,8 @@ crate::sessions![
     a_client_that_goes_away_takes_the_tree_along,
     a_detached_process_goes_on_alone,
     a_client_that_does_not_listen_makes_the_process_wait,
+    a_call_that_takes_nothing_holds_up_no_other,
+    descriptors_that_run_out_are_refused_by_name,
     a_process_ends_at_its_deadline,
     a_port_is_forwarded_both_ways,
     nothing_leads_to_the_sockets_of_the_executor,
@@ -277,4 +279,61 @@ async fn nothing_leads_to_the_sockets_of_the_executor(lab: &mut Lab) {
         assert_eq!(result.stdout, b"1\n0\n0\n", "{user}: {result:?}");
     }
     lab.finish(&session).await;
+}
+
+async fn a_call_that_takes_nothing_holds_up_no_other(lab: &mut Lab) {
+    let (stalled, other) = (lab.sandbox().await, lab.sandbox().await);
+    let exec = Exec::new(&stalled, start(&stalled, "sleep 1000")).await.unwrap();
+    let (inputs, sent) = (exec.inputs.clone(), std::sync::Arc::new(std::sync::atomic::AtomicUsize::new(0)));
+    let counter = std::sync::Arc::clone(&sent);
+    let sending = tokio::spawn(async move {
+        for _ in 0..32 {
+            let input = exec_input::Input::Stdin(vec![0; 64 << 10]);
+            inputs.send(v1::ExecInput { input: Some(input) }).await.unwrap();
+            counter.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+        }
+    });
+    // Until no more of it goes out.
+    let count = || sent.load(std::sync::atomic::Ordering::Relaxed);
+    let mut before = usize::MAX;
+    while before != count() || before == 0 {
+        before = count();
+        tokio::time::sleep(std::time::Duration::from_millis(300)).await;
+    }
+    let said = other.said("beside", "echo here");
+    let said = tokio::time::timeout(std::time::Duration::from_secs(20), said).await;
+    assert_eq!(said.expect("it is served over the same connection"), "here");
+    sending.abort();
+    drop(exec);
+    lab.finish(&stalled).await;
+    lab.finish(&other).await;
+}
+
+/// Hostile: a driver that leaves process after process behind.
+async fn descriptors_that_run_out_are_refused_by_name(lab: &mut Lab) {
+    use nix::sys::resource::{Resource, setrlimit};
+    // Before the first is taken.
+    setrlimit(Resource::RLIMIT_NOFILE, 1_424, 1_424).unwrap();
+    let greedy = lab.sandbox_with(|step| step.resources.as_mut().unwrap().limit_pids = 256).await;
+    let other = lab.sandbox().await;
+    let mut left = 0;
+    let refused = loop {
+        let result = greedy.done(&format!("leave-{left}"), shell("sleep 1000 & echo left")).await;
+        if !result.code.is_empty() {
+            break result;
+        }
+        left += 1;
+        assert!(left < 200, "nothing bounds them");
+    };
+    assert_eq!(refused.code, "too_many_calls", "{refused:?}");
+    assert!(refused.message.contains("limit of 180 (open files of the executor)"), "{refused:?}");
+    assert_eq!(left, 45, "four for each");
+    let no_room = Forward::new(&other, 8080).await.err().unwrap();
+    assert_eq!(code(&no_room), "too_many_calls", "{no_room:?}");
+    assert_eq!(code(&Exec::new(&other, start(&other, "true")).await.err().unwrap()), "too_many_calls");
+    // Nothing but that is the matter, and what goes gives its own back.
+    other.stat("/etc/passwd").await.unwrap();
+    lab.finish(&greedy).await;
+    assert_eq!(other.said("again", "echo here").await, "here");
+    lab.finish(&other).await;
 }
