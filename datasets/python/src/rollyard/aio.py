@@ -51,6 +51,7 @@ class AsyncClient(AsyncSandboxClient):
         self._stub: Any = None
         self._stubs: dict[str, Any] = {}
         self._closed = False
+        self._reached = False
 
     async def __aenter__(self) -> AsyncClient:
         await self._ready()
@@ -143,7 +144,9 @@ class AsyncClient(AsyncSandboxClient):
             if isinstance(step, Upload):
                 return await self._stub.PutBlob(_chunks(step))
             if isinstance(step, Call):
-                return await getattr(self._stubs[step.service], step.method)(step.request)
+                reply = await getattr(self._stubs[step.service], step.method)(step.request)
+                self._reached = True
+                return reply
         if self._closed:
             raise errors.make("yard_lost", f"the connection to {self.url} is closed")
         await asyncio.sleep(step.seconds)
@@ -182,7 +185,7 @@ class AsyncClient(AsyncSandboxClient):
         try:
             yield
         except grpc.RpcError as error:
-            raise error_of(error, self.url or "") from None
+            raise error_of(error, self.url or "", self._reached) from None
         except grpc.aio.UsageError as error:
             raise errors.make("yard_lost", f"the connection to {self.url} is closed") from error
 
@@ -240,11 +243,14 @@ class AsyncJobHandle:
                 async with self._client._errors():
                     async for message in changes:
                         breaks = 0
+                        self._client._reached = True
                         info = JobInfo.of(message)
                         shown.update(info)
                         if info.final or (info.state == "held" and not through_hold):
                             return info
             except errors.UnreachableError as error:
+                if error.code == errors.YARD_UNREACHABLE:
+                    raise
                 broke = error
             except errors.Error as error:
                 if error.code == "grpc_deadline_exceeded" and deadline is not None:
