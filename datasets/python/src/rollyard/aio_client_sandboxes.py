@@ -117,7 +117,7 @@ class AsyncSandboxClient:
         concurrency: int = 256,
         driver: str | None = None,
         ttl: float = TTL_SECONDS_DEFAULT,
-        raise_errors: bool = False,
+        raise_errors: bool | None = None,
     ) -> DriveInfo:
         """Drives the sessions of a job with `async def solve(s)`, up to `concurrency` at once, until
         none will come.
@@ -127,7 +127,10 @@ class AsyncSandboxClient:
         `driver`) makes the same calls again and gets the recorded results, up to where it stopped.
 
         A `solve` that returns without `s.finish` finishes without a reward; one that raises finishes
-        with the error as its problem, and no valid reward, or with `raise_errors` ends the drive. A
+        with the error and its traceback as its problem, and no valid reward. `raise_errors` says when
+        an exception ends the drive and is raised: None once `FAILURES_IN_A_ROW_MAX` (3) sessions in a
+        row failed with the same type of exception, True at the first, False never. Sessions that are
+        open then are not finished: their claims are given up, for a driver with a mended `solve`. A
         session that the yard lost meanwhile (`SandboxGone`, `ClaimLost`) is left to the yard.
         """
         return await drive.drive(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, TypeVar, cast
 
@@ -135,10 +136,11 @@ class SandboxClient:
         concurrency: int = 256,
         driver: str | None = None,
         ttl: float = TTL_SECONDS_DEFAULT,
-        raise_errors: bool = False,
+        raise_errors: bool | None = None,
     ) -> DriveInfo:
         """Drives the sessions of a job with `async def solve(s)`, up to `concurrency` at once, until
-        none will come. See `AsyncClient.drive`; not for use inside an event loop."""
+        none will come. See `AsyncClient.drive`; not for use inside an event loop. A Ctrl-C detaches:
+        claims are given up, and the job goes on in the yard."""
         from .aio import AsyncClient
 
         async def work() -> DriveInfo:
@@ -147,4 +149,9 @@ class SandboxClient:
                     job_id(job), solve, concurrency=concurrency, driver=driver, ttl=ttl, raise_errors=raise_errors
                 )
 
-        return asyncio.run(work())
+        try:
+            return asyncio.run(work())
+        except KeyboardInterrupt:
+            print(f"job {job_id(job)} goes on in the yard", file=sys.stderr, flush=True)
+        # Of the event loop nothing is to be told.
+        raise KeyboardInterrupt

@@ -402,6 +402,14 @@ def job_of(rollout: str) -> str:
     return job
 
 
+def sample_of(rollout: str) -> int:
+    """The sample of JOB-gN-sN."""
+    found = re.search(r"-s([0-9]+)(-r[0-9]+)?$", rollout)
+    if found is None:
+        raise errors.make("bad_answer", f"`{rollout}` is no rollout (JOB-gN-sN)")
+    return int(found[1])
+
+
 def claim(
     job: str, driver: str, ttl: float, *, rollout: str = "", wait_ms: int = CLAIM_WAIT_MS
 ) -> Flow[wire.ClaimSessionReply]:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class Task:
-    """What a session is about."""
+    """What a session is about: `task["column"]` is a value of the row."""
 
     def __init__(self, told: wire.Session) -> None:
         self.rollout = told.rollout
@@ -29,6 +29,8 @@ class Task:
         self.attempt = int(told.attempt)
         """The try of the step, from 0."""
         self.group = told.group
+        self.sample_index = calls.sample_of(told.rollout)
+        """Which of the samples of its group, from 0."""
         self.task_id = told.task_id
         self.row: dict[str, Any] = json.loads(told.row) if told.row else {}
         """The row of the task."""
@@ -38,6 +40,19 @@ class Task:
         """Its job has no grader, so that `finish` may give a reward."""
         self.finished = False
         """By this driver."""
+
+    def __getitem__(self, column: str) -> Any:
+        try:
+            return self.row[column]
+        except KeyError:
+            there = ", ".join(f"`{name}`" for name in self.row) or "no column"
+            raise KeyError(f"the row of task {self.task_id} has no column `{column}`; it has {there}") from None
+
+    def __contains__(self, column: object) -> bool:
+        return column in self.row
+
+    def __repr__(self) -> str:
+        return f"Task({self.rollout!r}, {self.step!r}, row={self.row!r})"
 
 
 class Session(Box):
