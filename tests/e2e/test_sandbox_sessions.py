@@ -182,8 +182,17 @@ def test_a_session_is_driven_by_hand(client):
         # Nobody else may.
         with pytest.raises(ry.NotFoundError):
             client.session(session.task.rollout, wait=0.1)
-        with pytest.raises(ry.ClaimLost):
-            client.open_sandbox(session.id).exec("true")
+        other = client.open_sandbox(session.id)
+        for call in (
+            lambda: other.exec("true"),
+            lambda: other.start("true"),
+            lambda: other.read("f"),
+            lambda: other.write("f", b"x"),
+            lambda: other.stat("f"),
+        ):
+            with pytest.raises(ry.ClaimLost, match=f"a session of job {job.id}: its driver holds it") as refused:
+                call()
+            assert "client.drive" in refused.value.hint
         with pytest.raises(ry.NotAvailableError):
             _ = session.model_url
         session.finish(0.5)
@@ -196,7 +205,7 @@ def test_a_session_is_driven_by_hand(client):
 
 def test_a_claim_that_is_not_renewed_is_anothers(client):
     job = client.submit(spec("stolen"), table="out")
-    first = next(job.sessions(ttl=1, driver="first"))
+    first = next(job.sessions(ttl="1s", driver="first"))
     first.run("echo once >> f")
     first.close()
     second = client.session(first.task.rollout, wait=20)

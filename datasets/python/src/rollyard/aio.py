@@ -19,6 +19,7 @@ from .aio_session import AsyncSession
 from .client import connect_or_start, error_of, harbor, refuse_harbor_arguments
 from .flow import Call, Flow, Step, Upload
 from .progress import Progress
+from .quantities import Duration, seconds
 from .sandbox_calls import TTL_SECONDS_DEFAULT
 from .table import Table, open_table
 from .v1 import jobs_pb2 as wire
@@ -216,10 +217,10 @@ class AsyncJobHandle:
         return (await self.info()).counts
 
     async def wait(
-        self, *, progress: bool = False, timeout: float | None = None, through_hold: bool = False
+        self, *, progress: bool = False, timeout: Duration | None = None, through_hold: bool = False
     ) -> JobInfo:
         """As `JobHandle.wait`. A cancelled task detaches: the job goes on in the yard."""
-        deadline = None if timeout is None else time.monotonic() + timeout
+        deadline = None if timeout is None else time.monotonic() + seconds(timeout, "timeout", may_be_zero=True)
         shown = Progress(progress)
         try:
             info = await self._watch(deadline, through_hold, shown)
@@ -275,7 +276,7 @@ class AsyncJobHandle:
         return RetryInfo.of(await self._client._do(Call("Retry", request)))
 
     def sessions(
-        self, *, driver: str | None = None, ttl: float = TTL_SECONDS_DEFAULT
+        self, *, driver: str | None = None, ttl: Duration = TTL_SECONDS_DEFAULT
     ) -> AsyncIterator[AsyncSession]:
         """As `JobHandle.sessions`."""
         return aio_session.claimed(self._client, self.id, driver, ttl)

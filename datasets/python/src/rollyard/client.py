@@ -19,6 +19,7 @@ from . import address, errors, flow, session, spec, yard
 from .client_sandboxes import SandboxClient
 from .flow import Call, Flow, Step, Upload
 from .progress import Progress
+from .quantities import Duration, seconds
 from .sandbox_calls import TTL_SECONDS_DEFAULT
 from .session import Session
 from .table import Table, open_table
@@ -203,7 +204,7 @@ class JobHandle:
         return self.info().counts
 
     def wait(
-        self, *, progress: bool = False, timeout: float | None = None, through_hold: bool = False
+        self, *, progress: bool = False, timeout: Duration | None = None, through_hold: bool = False
     ) -> JobInfo:
         """Waits for the end and returns the finished job, whatever its rewards: see
         `JobInfo.went_well`.
@@ -214,7 +215,7 @@ class JobHandle:
         Raises `JobEndedError` if it was cancelled or is held, `TimeoutError`, `UnreachableError`
         if the yard stays away.
         """
-        deadline = None if timeout is None else time.monotonic() + timeout
+        deadline = None if timeout is None else time.monotonic() + seconds(timeout, "timeout", may_be_zero=True)
         shown = Progress(progress)
         try:
             info = self._watch(deadline, through_hold, shown)
@@ -272,7 +273,7 @@ class JobHandle:
         request = flow.retry_request(target or self.id, all_failed, cancelled, key)
         return RetryInfo.of(self._client._do(Call("Retry", request)))
 
-    def sessions(self, *, driver: str | None = None, ttl: float = TTL_SECONDS_DEFAULT) -> Iterator[Session]:
+    def sessions(self, *, driver: str | None = None, ttl: Duration = TTL_SECONDS_DEFAULT) -> Iterator[Session]:
         """The sessions of the job that nobody drives, claimed one by one, until none will come.
 
         A claim ends `ttl` seconds after its last call or renewal; while a session is open it is

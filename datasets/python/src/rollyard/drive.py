@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from . import errors
 from . import sandbox_calls as calls
 from .aio_session import AsyncSession
+from .quantities import Duration
 from .session import Slots
 
 if TYPE_CHECKING:
@@ -73,7 +74,7 @@ async def drive(
     solve: Solve,
     concurrency: int,
     driver: str | None,
-    ttl: float,
+    ttl: Duration,
     raise_errors: bool | None,
 ) -> DriveInfo:
     if concurrency < 1:
@@ -100,7 +101,7 @@ class _Drive:
         job: str,
         solve: Solve,
         driver: str | None,
-        ttl: float,
+        ttl: Duration,
         raise_errors: bool | None,
     ) -> None:
         self._client = client

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, overload
 
 from . import errors
 from . import sandbox_calls as calls
+from .quantities import Duration, seconds
 from .sandbox import Box
 from .sandbox_calls import Command, Get, Payload, Put, Run, TurnRewards, Where
 from .sandbox_views import ActionInfo, CommandResult
@@ -63,7 +64,7 @@ class Session(Box):
     the recorded results. All of it raises `ClaimLost` once somebody else may drive the session.
     """
 
-    def __init__(self, client: Client, told: wire.Session, ttl: float) -> None:
+    def __init__(self, client: Client, told: wire.Session, ttl: Duration) -> None:
         super().__init__(client, Where(told.sandbox, told.claim))
         self.task = Task(told)
         self._actions = itertools.count()
@@ -93,7 +94,7 @@ class Session(Box):
         cwd: str | None = None,
         user: str | None = None,
         stdin: bytes = b"",
-        timeout: float | None = None,
+        timeout: Duration | None = None,
         output_bytes_max: int | None = None,
         in_shell: str | None = None,
     ) -> CommandResult:
@@ -173,8 +174,8 @@ class Renewals:
         self._thread: threading.Thread | None = None
         self._closed = False
 
-    def add(self, session: Session, ttl: float) -> None:
-        period = ttl / calls.RENEWALS_PER_TTL
+    def add(self, session: Session, ttl: Duration) -> None:
+        period = seconds(ttl, "ttl") / calls.RENEWALS_PER_TTL
         with self._changed:
             self._period[session] = period
             self._due[session] = time.monotonic() + period
@@ -245,7 +246,7 @@ class Slots:
         self._held[slot] = task
 
 
-def claimed(client: Client, job: str, driver: str | None, ttl: float) -> Iterator[Session]:
+def claimed(client: Client, job: str, driver: str | None, ttl: Duration) -> Iterator[Session]:
     slots = Slots(driver)
     while True:
         slot = slots.free()
