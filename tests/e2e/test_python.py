@@ -416,13 +416,15 @@ def test_a_folder_of_harbor_tasks_runs_from_start_to_end(program):
 
 def test_readme_examples_run(program):
     text = (PACKAGE / "README.md").read_text()
-    first, sandboxes, driven, tables, errors_ = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    first, twin, sandboxes, driven, tables, errors_ = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
     done = subprocess.run(script(program, first), capture_output=True, text=True, timeout=lab.HANG_S)
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines()[0] == "1.0 4" and len(done.stdout.splitlines()) == 5
     (job,) = [path.name for path in (program.directory / "out").iterdir()]
     done = subprocess.run(script(program, tables.replace("JOB", job)), capture_output=True, text=True, timeout=lab.HANG_S)
     assert (done.returncode, done.stdout) == (0, "0 [1.0, 1.0, 1.0, 1.0]\n"), done.stderr
+    done = subprocess.run(script(program, twin), capture_output=True, text=True, timeout=lab.HANG_S)
+    assert (done.returncode, done.stdout) == (0, "['0', '7', '14', '21']\n"), done.stderr
     done = subprocess.run(script(program, sandboxes), capture_output=True, text=True, timeout=lab.HANG_S)
     assert (done.returncode, done.stdout) == (0, "42\n/tmp me\nstreamed\n0\n0\n"), done.stderr
     done = subprocess.run(script(program, driven), capture_output=True, text=True, timeout=lab.HANG_S)
