@@ -270,7 +270,36 @@ def test_without_a_yard_or_a_program_it_is_said(program, monkeypatch):
     assert "/nowhere/rollyard" in str(refused.value)
     with pytest.raises(ry.UnreachableError) as refused:
         list(ry.Client(program.socket).jobs())
-    assert refused.value.code == "yard_lost"
+    assert refused.value.code == "yard_unreachable"
+
+
+@pytest.mark.parametrize("url", ["unix:/nowhere/yard.sock", "http://127.0.0.1:9"])
+def test_a_yard_that_never_answered_is_not_waited_for(url):
+    name = "j0000000000001-g0-s0"
+
+    async def twin():
+        async with ry.AsyncClient(url) as client:
+            await client.sandbox()
+
+    with ry.Client(url) as client:
+        calls = [
+            lambda: list(client.jobs()),
+            lambda: client.submit(sleeping_job()),
+            lambda: client.sandbox(),
+            lambda: client.open_sandbox(name).exec("true"),
+            lambda: client.open_sandbox(name).start("true"),
+            lambda: client.job(name.partition("-")[0]).wait(),
+            lambda: asyncio.run(twin()),
+        ]
+        began, said = time.monotonic(), set()
+        for call in calls:
+            with pytest.raises(ry.UnreachableError) as refused:
+                call()
+            assert refused.value.code == "yard_unreachable"
+            said.add((refused.value.message, refused.value.hint))
+        assert time.monotonic() - began < 10
+        ((message, hint),) = said
+        assert message.startswith(f"cannot reach the yard at {url}: ") and "`rollyard dev`" in hint
 
 
 def script(yard, text):
@@ -387,13 +416,15 @@ def test_a_folder_of_harbor_tasks_runs_from_start_to_end(program):
 
 def test_readme_examples_run(program):
     text = (PACKAGE / "README.md").read_text()
-    first, sandboxes, driven, tables, errors_ = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    first, twin, sandboxes, driven, tables, errors_ = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
     done = subprocess.run(script(program, first), capture_output=True, text=True, timeout=lab.HANG_S)
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines()[0] == "1.0 4" and len(done.stdout.splitlines()) == 5
     (job,) = [path.name for path in (program.directory / "out").iterdir()]
     done = subprocess.run(script(program, tables.replace("JOB", job)), capture_output=True, text=True, timeout=lab.HANG_S)
     assert (done.returncode, done.stdout) == (0, "0 [1.0, 1.0, 1.0, 1.0]\n"), done.stderr
+    done = subprocess.run(script(program, twin), capture_output=True, text=True, timeout=lab.HANG_S)
+    assert (done.returncode, done.stdout) == (0, "['0', '7', '14', '21']\n"), done.stderr
     done = subprocess.run(script(program, sandboxes), capture_output=True, text=True, timeout=lab.HANG_S)
     assert (done.returncode, done.stdout) == (0, "42\n/tmp me\nstreamed\n0\n0\n"), done.stderr
     done = subprocess.run(script(program, driven), capture_output=True, text=True, timeout=lab.HANG_S)

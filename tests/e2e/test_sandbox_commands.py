@@ -196,3 +196,47 @@ def test_errors_are_told_in_json(running, sandbox):
         told = json.loads(done.stderr.splitlines()[-1])["error"]
         assert done.returncode == told["exit_code"] != 0
         assert code in (None, told["code"]), told
+
+
+def test_what_waits_says_why_and_ctrl_c_ends_it(yard):
+    dev = yard.start("dev", "--memory", "512Mi")
+    try:
+        lab.wait_until(lambda: yard.call("nodes", "--output", "quiet", ok=False).stdout, "a node")
+        sizes = ["--cpu", "10m", "--memory", "400Mi", "--limit-memory", "400Mi", "--limit-disk", "16Mi"]
+        large = [*sizes, "--label", "of=test"]
+
+        def told(process, words):
+            text = b""
+            while words not in text:
+                piece = os.read(process.stderr.fileno(), 65536)
+                assert piece, text
+                text += piece
+            return text.decode()
+
+        def begun(*args):
+            return subprocess.Popen(yard.command(*args), stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+
+        first = yard.call("sandbox", "create", *large).stdout.strip()
+        for args in (["sandbox", "create", *large], ["fork", first, "-n", "2"]):
+            process = begun(*args)
+            assert "memory" in told(process, b"memory")
+            assert len(yard.call("sandbox", "ls", "--output", "quiet").stdout.split()) >= 2
+            process.send_signal(signal.SIGINT)
+            out, text = process.communicate(timeout=lab.HANG_S)
+            assert (process.returncode, out) == (130, b""), text
+            assert b"ended j" in text
+            assert yard.call("sandbox", "ls", "--output", "quiet").stdout.split() == [first]
+        # Of a key that others may know nothing is ended.
+        process = begun("sandbox", "create", *large, "--idempotency-key", "k")
+        told(process, b"memory")
+        process.send_signal(signal.SIGINT)
+        _, text = process.communicate(timeout=lab.HANG_S)
+        assert process.returncode == 130 and b"--idempotency-key" in text
+        yard.call("kill", first)
+        assert yard.call("sandbox", "create", *large, "--idempotency-key", "k").stdout.strip()
+        yard.call("kill", "--selector", "of=test")
+        assert "nothing was ended" in yard.call("kill", first).stderr
+        assert first.partition("@")[0] in yard.call("show", first).stdout
+        assert yard.call("explain", first).returncode == 0
+    finally:
+        lab.end(dev)

@@ -1,11 +1,13 @@
 """Session steps of jobs, driven from Python, against the real binary."""
 
 import asyncio
+import itertools
 import os
 import signal
 import subprocess
 import sys
 import textwrap
+import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 
@@ -60,6 +62,8 @@ def test_a_function_drives_every_session_and_the_grader_grades(client):
     @ry.rollout
     async def solve(s):
         assert not s.task.takes_reward and s.task.recorded == 0
+        assert s.task["n"] == s.task.row["n"] and "n" in s.task and "m" not in s.task
+        assert s.task.rollout == f"{s.task.group}-s{s.task.sample_index}"
         answer = int((await s.run(f"echo $(({s.task.row['n']} * 7))")).text)
         await s.write("answer", f"{answer if int(s.task.row['n']) % 2 else 0}\n")
         assert (await s.read("answer")).strip()
@@ -75,7 +79,7 @@ def test_a_function_drives_every_session_and_the_grader_grades(client):
     assert {row["kind"] for row in steps} == {"session"} and {row["exit_code"] for row in steps} == {None}
 
 
-def test_without_a_grader_the_driver_gives_the_reward_or_says_what_is_wrong(client):
+def test_without_a_grader_the_driver_gives_the_reward_or_says_what_is_wrong(client, capsys):
     job = client.submit(spec("own", rows=4), table="out")
 
     async def solve(s):
@@ -90,6 +94,9 @@ def test_without_a_grader_the_driver_gives_the_reward_or_says_what_is_wrong(clie
     done = client.drive(job, solve, concurrency=4)
     assert (done.finished, done.with_problem) == (4, 1)
     assert "ValueError: the environment broke" in done.problems[0]
+    assert 'raise ValueError("the environment broke")' in done.problems[0], "its line"
+    assert "rollyard/drive.py" not in done.problems[0]
+    assert done.problems[0].partition(": ")[2] in capsys.readouterr().err
     job.wait(timeout=lab.HANG_S)
     rows = {row["task_id"]: row for row in job.rows()}
     assert sorted((row["reward"], row["reward_valid"]) for row in rows.values() if row["reward_valid"]) == [
@@ -175,8 +182,17 @@ def test_a_session_is_driven_by_hand(client):
         # Nobody else may.
         with pytest.raises(ry.NotFoundError):
             client.session(session.task.rollout, wait=0.1)
-        with pytest.raises(ry.ClaimLost):
-            client.open_sandbox(session.id).exec("true")
+        other = client.open_sandbox(session.id)
+        for call in (
+            lambda: other.exec("true"),
+            lambda: other.start("true"),
+            lambda: other.read("f"),
+            lambda: other.write("f", b"x"),
+            lambda: other.stat("f"),
+        ):
+            with pytest.raises(ry.ClaimLost, match=f"a session of job {job.id}: its driver holds it") as refused:
+                call()
+            assert "client.drive" in refused.value.hint
         with pytest.raises(ry.NotAvailableError):
             _ = session.model_url
         session.finish(0.5)
@@ -189,7 +205,7 @@ def test_a_session_is_driven_by_hand(client):
 
 def test_a_claim_that_is_not_renewed_is_anothers(client):
     job = client.submit(spec("stolen"), table="out")
-    first = next(job.sessions(ttl=1, driver="first"))
+    first = next(job.sessions(ttl="1s", driver="first"))
     first.run("echo once >> f")
     first.close()
     second = client.session(first.task.rollout, wait=20)
@@ -255,6 +271,69 @@ def test_driving_ends_with_the_first_error_if_that_is_asked(client):
     assert job.wait(timeout=lab.HANG_S).rewards.mean == 1.0
     with pytest.raises(ry.RequestError):
         ry.rollout(lambda s: None)
+
+
+def test_a_mistake_does_not_burn_the_job(client):
+    job = client.submit(spec("mistake", rows=8), table="out")
+
+    async def mistaken(s):
+        s.task["m"]
+
+    # Its claims are given up: whoever comes next need not wait for them to end.
+    with pytest.raises(KeyError, match="no column `m`; it has `n`"):
+        client.drive(job, mistaken, concurrency=4, ttl=600)
+
+    async def mended(s):
+        await s.finish(reward=1.0)
+
+    done = client.drive(job, mended)
+    job.wait(timeout=lab.HANG_S)
+    assert [done.finished, sum(row["reward"] == 1.0 for row in job.rows())] == [6, 6], "2 had failed before"
+
+
+def test_failures_are_let_pass_if_that_is_asked_or_they_differ(client):
+    job = client.submit(spec("passed", rows=6), table="out")
+    count = itertools.count()
+
+    async def differs(s):
+        raise (ValueError if next(count) % 2 else TypeError)("again")
+
+    done = client.drive(job, differs, concurrency=1)
+    assert (done.finished, done.with_problem) == (6, 6)
+    job = client.submit(spec("let", rows=4), table="out")
+
+    async def same(s):
+        raise ValueError("again")
+
+    done = client.drive(job, same, raise_errors=False)
+    assert (done.finished, done.with_problem) == (4, 4)
+
+
+def test_ctrl_c_in_drive_detaches(client, capsys):
+    job = client.submit(spec("left"), table="out")
+    began = threading.Event()
+
+    async def sleeps(s):
+        await s.run("echo once >> f")
+        began.set()
+        await asyncio.sleep(600)
+
+    def interrupt():
+        assert began.wait(lab.HANG_S)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    threading.Thread(target=interrupt).start()
+    with pytest.raises(KeyboardInterrupt) as interrupted:
+        client.drive(job, sleeps, ttl=600)
+    assert interrupted.value.__context__ is None and interrupted.value.__cause__ is None
+    assert f"job {job.id} goes on in the yard" in capsys.readouterr().err
+
+    async def goes_on(s):
+        assert (await s.run("echo once >> f")).repeated
+        await s.finish(reward=1.0)
+
+    assert client.drive(job, goes_on).finished == 1
+    assert job.wait(timeout=lab.HANG_S).rewards.mean == 1.0
 
 
 def test_calls_side_by_side_have_the_same_ids_each_time(client):

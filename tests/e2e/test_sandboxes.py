@@ -1,6 +1,8 @@
 """Sandboxes that a client creates: from Python, against the real binary."""
 
 import asyncio
+import contextlib
+import gc
 import os
 import signal
 import socket
@@ -250,6 +252,56 @@ def test_a_port_is_forwarded(sandbox):
                     raise ConnectionResetError
     with pytest.raises(OSError):
         socket.create_connection(local.address, timeout=1)
+
+
+def test_a_forwarded_connection_that_is_cut_leaves_no_trace(sandbox, caplog):
+    """Its peer still sends when the port closes."""
+    serve = "import socket; s = socket.create_server(('127.0.0.1', 8124)); print('up', flush=True)\n"
+    sandbox.write("cut.py", serve + "while True: s.accept()[0].close()\n")
+    with sandbox.start("python3 -u cut.py") as server:
+        read_until(iter(server), b"up")
+        with sandbox.forward(8124) as local:
+            for _ in range(20):
+                with (
+                    contextlib.suppress(OSError),
+                    socket.create_connection(local.address, timeout=lab.HANG_S) as peer,
+                ):
+                    for _ in range(50):
+                        peer.sendall(bytes(1 << 16))
+    gc.collect()
+    assert not caplog.records, caplog.text
+
+
+def test_quantities_are_numbers_or_text(client):
+    numbers = {"cpu": 0.01, "memory": 16 << 20, "memory_limit": 128 << 20, "disk_limit": "16Mi", "idle_timeout": "1m30s"}
+    with client.sandbox(labels={"of": "test"}, start_timeout=60, **numbers) as sandbox:
+        with pytest.raises(ry.CommandError):
+            sandbox.run("sleep 60", timeout="200ms")
+        with pytest.raises(ry.CommandError, match="give text") as refused:
+            sandbox.exec(["echo a"])
+        assert refused.value.code == "command_not_started"
+    bad = [
+        ("timeout", "1.5h"),
+        ("timeout", ""),
+        ("idle_timeout", 0),
+        ("idle_timeout", "0s"),
+        ("park_after", True),
+        ("start_timeout", [1]),
+        ("cpu", -1),
+        ("cpu", 0.0001),
+        ("cpu_limit", b"1"),
+        ("memory", 1.5),
+        ("disk_limit", False),
+    ]
+    for name, value in bad:
+        with pytest.raises(ry.RequestError, match=f"`{name}` is"):
+            client.sandbox(**{name: value})
+
+
+def test_run_warns_of_output_that_is_not_kept(sandbox):
+    with pytest.warns(ry.TruncatedWarning, match="100 of 1000 bytes"):
+        done = sandbox.run("head -c 1000 /dev/zero", output_bytes_max=100)
+    assert done.capture_truncated and sandbox.exec("head -c 9 /dev/zero", output_bytes_max=3).capture_truncated
 
 
 def test_a_paused_sandbox_stands_still_and_the_next_call_resumes_it(sandbox):

@@ -5,6 +5,8 @@ pub mod sandboxes;
 use std::ffi::OsString;
 use std::path::PathBuf;
 
+use clap::builder::StyledStr;
+use clap::error::{ContextKind, ContextValue};
 use clap::parser::ValueSource;
 use clap::{ArgAction, Args, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
 
@@ -38,10 +40,29 @@ pub struct Flags {
 /// # Errors
 /// The line cannot be understood, or asks for help or the version.
 pub fn parse(line: impl IntoIterator<Item = OsString>) -> Result<(Cli, Flags), clap::Error> {
-    let matches = Cli::command().try_get_matches_from(line)?;
+    let matches = Cli::command().try_get_matches_from(line).map_err(with_place)?;
     let written = |id| matches.value_source(id) == Some(ValueSource::CommandLine);
     let flags = Flags { data_dir: written("data_dir"), yard: written("yard") };
     Ok((Cli::from_arg_matches(&matches)?, flags))
+}
+
+/// Commands about sandboxes that stand beside `sandbox`, not below it.
+const BESIDE_SANDBOX: [&str; 8] = ["exec", "attach", "cp", "fork", "pause", "resume", "kill", "checkpoint"];
+
+/// Says where a command is that was looked for below `sandbox`.
+fn with_place(mut error: clap::Error) -> clap::Error {
+    let text = |kind| match error.get(kind) {
+        Some(ContextValue::String(text)) => text.clone(),
+        Some(ContextValue::StyledStr(text)) => text.to_string(),
+        _ => String::new(),
+    };
+    let (wanted, usage) = (text(ContextKind::InvalidSubcommand), text(ContextKind::Usage));
+    if usage.contains("rollyard sandbox ") && BESIDE_SANDBOX.contains(&wanted.as_str()) {
+        let tip = StyledStr::from(format!("use `rollyard {wanted}`"));
+        error.remove(ContextKind::SuggestedSubcommand);
+        error.insert(ContextKind::Suggested, ContextValue::StyledStrs(vec![tip]));
+    }
+    error
 }
 
 /// What `rollyard --help` begins with: the commands and the global options.
@@ -329,7 +350,7 @@ pub struct Show {
 
 #[derive(Debug, Args)]
 pub struct Explain {
-    /// A job, a rollout, or ROLLOUT/STEP
+    /// A job, a rollout (also as ROLLOUT@NODE), or ROLLOUT/STEP
     pub target: String,
 }
 

@@ -3,6 +3,7 @@
 
 mod artifact;
 mod attach;
+mod begun;
 mod checkpoint;
 mod copy;
 mod exec;

@@ -22,6 +22,10 @@ const CAUSES_MAX: usize = 8;
 
 /// The code of a yard that is about to be gone.
 const STOPPING: &str = "stopping";
+/// The code of a command that never ran.
+pub const COMMAND_NOT_STARTED: &str = "command_not_started";
+/// The code of a session that somebody else drives: nobody does from here.
+const CLAIM_LOST: &str = "claim_lost";
 
 pub type Boxed = Box<dyn StdError + Send + Sync>;
 
@@ -116,7 +120,7 @@ pub enum Error {
     #[error("layer {} cannot be read", shown(layer, 80))]
     Layer { layer: String, source: Box<images::layers::Error> },
     #[error("{failed} of the sandboxes could not be ended")]
-    KillFailed { failed: usize, first: String },
+    KillFailed { failed: usize, first: String, job: Option<String> },
     #[error("{left_out} of what was to be copied {} left out", if *left_out == 1 { "was" } else { "were" })]
     CopyIncomplete { left_out: usize },
     #[error("the copy has more than {limit} {what}")]
@@ -156,9 +160,21 @@ impl Error {
                 },
             };
         };
+        if let (CLAIM_LOST, Some(id)) = (code.as_str(), sandbox_in(status.message())) {
+            let job = id.rollout.group.job;
+            let message = format!("{id} is a session of job {job}: its driver holds it");
+            let hint = "drive it with `client.drive` (docs/python.md); `rollyard logs` shows what was done";
+            return Self::Refused {
+                code,
+                message,
+                hint: Some(hint.to_owned()),
+                exit: exit_of(status.code()),
+            };
+        }
         // A code is an answer: a yard that cannot reach its store is there. One that stops is not.
         let refused_exit = match status.code() {
             Code::Unavailable if code != STOPPING => ExitStatus::Failure,
+            _ if code == COMMAND_NOT_STARTED => not_started(status.message()),
             status => exit_of(status),
         };
         Self::Refused {
@@ -268,6 +284,9 @@ impl Error {
                 "hand it the spec with `rollyard submit --wait`, or choose another --data-dir".to_owned()
             }
             Self::FileChanged { .. } => "submit again".to_owned(),
+            Self::KillFailed { job: Some(job), .. } => {
+                format!("`rollyard cancel {job}` ends the job; its driver finishes a session")
+            }
             Self::KillFailed { first, .. } => format!("see more with `rollyard sandbox show {first}`"),
             Self::CopyIncomplete { .. } => "standard output names them".to_owned(),
             Self::CopyTooLarge { what: "bytes", .. } => "raise --max-bytes".to_owned(),
@@ -433,6 +452,16 @@ fn held_hint(job: &str, reason: &str, own_yard: bool) -> String {
     format!(
         "{goes_on}see more with `rollyard explain {job}`; end it with `rollyard cancel {job}`; {again} starts over"
     )
+}
+
+/// As a shell has it: of a program that is not there, and of one that cannot be run.
+fn not_started(message: &str) -> ExitStatus {
+    ExitStatus::Passed(if message.contains("No such file or directory") { 127 } else { 126 })
+}
+
+/// The sandbox that a message is about.
+fn sandbox_in(message: &str) -> Option<rollout::SandboxId> {
+    message.split_whitespace().find_map(|word| word.trim_matches('`').parse().ok())
 }
 
 fn last_cause(error: &(dyn StdError + 'static)) -> String {

@@ -38,7 +38,7 @@ from .errors import (
 from .forward import AsyncForward, Forward
 from .process import Process
 from .sandbox import Sandbox, Shell
-from .sandbox_calls import Get, Put, Run
+from .sandbox_calls import Get, Put, Run, TruncatedWarning
 from .sandbox_views import ActionInfo, CommandResult, ExitInfo, FileInfo, KillInfo, LifecycleInfo, SandboxInfo
 from .session import Session
 from .spec import Job
@@ -97,6 +97,7 @@ __all__ = [
     "StartError",
     "Table",
     "TableError",
+    "TruncatedWarning",
     "UnreachableError",
     "YardError",
     "open_table",

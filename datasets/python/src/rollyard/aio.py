@@ -19,6 +19,7 @@ from .aio_session import AsyncSession
 from .client import connect_or_start, error_of, harbor, refuse_harbor_arguments
 from .flow import Call, Flow, Step, Upload
 from .progress import Progress
+from .quantities import Duration, seconds
 from .sandbox_calls import TTL_SECONDS_DEFAULT
 from .table import Table, open_table
 from .v1 import jobs_pb2 as wire
@@ -51,6 +52,7 @@ class AsyncClient(AsyncSandboxClient):
         self._stub: Any = None
         self._stubs: dict[str, Any] = {}
         self._closed = False
+        self._reached = False
 
     async def __aenter__(self) -> AsyncClient:
         await self._ready()
@@ -143,7 +145,9 @@ class AsyncClient(AsyncSandboxClient):
             if isinstance(step, Upload):
                 return await self._stub.PutBlob(_chunks(step))
             if isinstance(step, Call):
-                return await getattr(self._stubs[step.service], step.method)(step.request)
+                reply = await getattr(self._stubs[step.service], step.method)(step.request)
+                self._reached = True
+                return reply
         if self._closed:
             raise errors.make("yard_lost", f"the connection to {self.url} is closed")
         await asyncio.sleep(step.seconds)
@@ -182,7 +186,7 @@ class AsyncClient(AsyncSandboxClient):
         try:
             yield
         except grpc.RpcError as error:
-            raise error_of(error, self.url or "") from None
+            raise error_of(error, self.url or "", self._reached) from None
         except grpc.aio.UsageError as error:
             raise errors.make("yard_lost", f"the connection to {self.url} is closed") from error
 
@@ -213,10 +217,10 @@ class AsyncJobHandle:
         return (await self.info()).counts
 
     async def wait(
-        self, *, progress: bool = False, timeout: float | None = None, through_hold: bool = False
+        self, *, progress: bool = False, timeout: Duration | None = None, through_hold: bool = False
     ) -> JobInfo:
         """As `JobHandle.wait`. A cancelled task detaches: the job goes on in the yard."""
-        deadline = None if timeout is None else time.monotonic() + timeout
+        deadline = None if timeout is None else time.monotonic() + seconds(timeout, "timeout", may_be_zero=True)
         shown = Progress(progress)
         try:
             info = await self._watch(deadline, through_hold, shown)
@@ -240,11 +244,14 @@ class AsyncJobHandle:
                 async with self._client._errors():
                     async for message in changes:
                         breaks = 0
+                        self._client._reached = True
                         info = JobInfo.of(message)
                         shown.update(info)
                         if info.final or (info.state == "held" and not through_hold):
                             return info
             except errors.UnreachableError as error:
+                if error.code == errors.YARD_UNREACHABLE:
+                    raise
                 broke = error
             except errors.Error as error:
                 if error.code == "grpc_deadline_exceeded" and deadline is not None:
@@ -269,7 +276,7 @@ class AsyncJobHandle:
         return RetryInfo.of(await self._client._do(Call("Retry", request)))
 
     def sessions(
-        self, *, driver: str | None = None, ttl: float = TTL_SECONDS_DEFAULT
+        self, *, driver: str | None = None, ttl: Duration = TTL_SECONDS_DEFAULT
     ) -> AsyncIterator[AsyncSession]:
         """As `JobHandle.sessions`."""
         return aio_session.claimed(self._client, self.id, driver, ttl)

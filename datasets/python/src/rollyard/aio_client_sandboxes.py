@@ -10,6 +10,7 @@ from .aio_sandbox import AsyncSandbox, Opening
 from .aio_session import AsyncSession
 from .drive import DriveInfo, Solve
 from .flow import Flow
+from .quantities import Bytes, Cores, Duration
 from .sandbox_calls import TTL_SECONDS_DEFAULT
 from .sandbox_views import KillInfo, SandboxInfo
 from .v1 import sandboxes_pb2 as wire
@@ -30,20 +31,20 @@ class AsyncSandboxClient:
         self,
         image: str = "host",
         *,
-        cpu: str | None = None,
-        memory: str | None = None,
-        cpu_limit: str | None = None,
-        memory_limit: str | None = None,
-        disk_limit: str | None = None,
+        cpu: Cores | None = None,
+        memory: Bytes | None = None,
+        cpu_limit: Cores | None = None,
+        memory_limit: Bytes | None = None,
+        disk_limit: Bytes | None = None,
         pids_limit: int | None = None,
         labels: Mapping[str, str] | None = None,
         env: Mapping[str, str] | None = None,
         user: str | None = None,
         workdir: str | None = None,
-        idle_timeout: float | None = None,
-        timeout: float | None = None,
-        start_timeout: float | None = None,
-        park_after: float | None = None,
+        idle_timeout: Duration | None = None,
+        timeout: Duration | None = None,
+        start_timeout: Duration | None = None,
+        park_after: Duration | None = None,
         checkpoint: str | None = None,
         key: str | None = None,
     ) -> Opening:
@@ -101,8 +102,8 @@ class AsyncSandboxClient:
         rollout: str,
         *,
         driver: str | None = None,
-        ttl: float = TTL_SECONDS_DEFAULT,
-        wait: float = 20.0,
+        ttl: Duration = TTL_SECONDS_DEFAULT,
+        wait: Duration = 20.0,
     ) -> AsyncSession:
         """As `Client.session`."""
         name = driver or sandbox_calls.fresh_driver()
@@ -116,8 +117,8 @@ class AsyncSandboxClient:
         *,
         concurrency: int = 256,
         driver: str | None = None,
-        ttl: float = TTL_SECONDS_DEFAULT,
-        raise_errors: bool = False,
+        ttl: Duration = TTL_SECONDS_DEFAULT,
+        raise_errors: bool | None = None,
     ) -> DriveInfo:
         """Drives the sessions of a job with `async def solve(s)`, up to `concurrency` at once, until
         none will come.
@@ -127,7 +128,10 @@ class AsyncSandboxClient:
         `driver`) makes the same calls again and gets the recorded results, up to where it stopped.
 
         A `solve` that returns without `s.finish` finishes without a reward; one that raises finishes
-        with the error as its problem, and no valid reward, or with `raise_errors` ends the drive. A
+        with the error and its traceback as its problem, and no valid reward. `raise_errors` says when
+        an exception ends the drive and is raised: None once `FAILURES_IN_A_ROW_MAX` (3) sessions in a
+        row failed with the same type of exception, True at the first, False never. Sessions that are
+        open then are not finished: their claims are given up, for a driver with a mended `solve`. A
         session that the yard lost meanwhile (`SandboxGone`, `ClaimLost`) is left to the yard.
         """
         return await drive.drive(

@@ -18,6 +18,7 @@ from . import errors
 from . import sandbox_calls as calls
 from .flow import Flow
 from .forward import AsyncForward
+from .quantities import Duration
 from .sandbox_calls import Command, Run, Where
 from .sandbox_views import CommandResult, ExitInfo, FileInfo, LifecycleInfo, SandboxInfo
 from .v1 import sandboxes_pb2 as wire
@@ -62,7 +63,8 @@ class AsyncBox:
         return self._where.sandbox
 
     async def _run(self, steps: Flow[T]) -> T:
-        return await self._client._run(steps)
+        with calls.told_of_claims(self._where):
+            return await self._client._run(steps)
 
     async def start(
         self,
@@ -72,14 +74,15 @@ class AsyncBox:
         cwd: str | None = None,
         user: str | None = None,
         pty: tuple[int, int] | None = None,
-        timeout: float | None = None,
+        timeout: Duration | None = None,
         detach: bool = False,
     ) -> AsyncProcess:
         """As `Box.start`."""
         first = calls.exec_start(
             self._where, command, env=env, cwd=cwd, user=user, pty=pty, timeout=timeout, detach=detach
         )
-        return await AsyncProcess._start(self._client, first)
+        with calls.told_of_claims(self._where):
+            return await AsyncProcess._start(self._client, first)
 
     async def download(self, path: str, to: str | os.PathLike[str], *, version: str | None = None) -> FileInfo:
         """As `Box.download`."""
@@ -97,11 +100,12 @@ class AsyncBox:
     async def _read_into(self, path: str, version: str | None, file: Any) -> FileInfo:
         info: FileInfo | None = None
         request = calls.read_request(self._where, path, version)
-        async with self._client._stream(calls.SERVICE, "ReadFile", request) as chunks:
-            async for chunk in chunks:
-                if chunk.HasField("info"):
-                    info = FileInfo.of(chunk.info)
-                file.write(chunk.data)
+        with calls.told_of_claims(self._where):
+            async with self._client._stream(calls.SERVICE, "ReadFile", request) as chunks:
+                async for chunk in chunks:
+                    if chunk.HasField("info"):
+                        info = FileInfo.of(chunk.info)
+                    file.write(chunk.data)
         if info is None:
             raise errors.make("bad_answer", f"`{path}` was read without a word about the file")
         return info
@@ -124,7 +128,8 @@ class AsyncBox:
         self, path: str, source: Any, size: int, mode: int | None, user: str | None
     ) -> FileInfo:
         chunks = calls.write_chunks(self._where, path, source, size, mode, user)
-        return FileInfo.of(await self._client._send(calls.SERVICE, "WriteFile", chunks))
+        with calls.told_of_claims(self._where):
+            return FileInfo.of(await self._client._send(calls.SERVICE, "WriteFile", chunks))
 
     async def list(self, path: str = ".") -> AsyncIterator[FileInfo]:
         """As `Box.list`."""
@@ -210,7 +215,7 @@ class AsyncSandbox(AsyncBox):
         cwd: str | None = None,
         user: str | None = None,
         stdin: bytes = b"",
-        timeout: float | None = None,
+        timeout: Duration | None = None,
         output_bytes_max: int | None = None,
         action_id: str | None = None,
     ) -> CommandResult:
@@ -256,7 +261,7 @@ class AsyncShell:
         self,
         command: str,
         *,
-        timeout: float | None = None,
+        timeout: Duration | None = None,
         output_bytes_max: int | None = None,
         action_id: str | None = None,
     ) -> CommandResult:

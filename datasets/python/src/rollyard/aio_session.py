@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, overload
 from . import errors
 from . import sandbox_calls as calls
 from .aio_sandbox import AsyncBox
+from .quantities import Duration, seconds
 from .sandbox_calls import Command, Get, Payload, Put, Run, TurnRewards, Where
 from .sandbox_views import ActionInfo, CommandResult
 from .session import Slots, Task, no_model
@@ -23,11 +24,12 @@ class AsyncSession(AsyncBox):
     """As `Session`. A call gets its ordinal when it is made, not when it is awaited: calls that run
     side by side have the same ids each time."""
 
-    def __init__(self, client: AsyncClient, told: wire.Session, ttl: float) -> None:
+    def __init__(self, client: AsyncClient, told: wire.Session, ttl: Duration) -> None:
         super().__init__(client, Where(told.sandbox, told.claim))
         self.task = Task(told)
         self._actions = itertools.count()
-        self._renewing: asyncio.Task[None] = asyncio.create_task(self._renew(ttl / calls.RENEWALS_PER_TTL))
+        period = seconds(ttl, "ttl") / calls.RENEWALS_PER_TTL
+        self._renewing: asyncio.Task[None] = asyncio.create_task(self._renew(period))
 
     def __repr__(self) -> str:
         return f"AsyncSession({self.id!r})"
@@ -65,7 +67,7 @@ class AsyncSession(AsyncBox):
         cwd: str | None = None,
         user: str | None = None,
         stdin: bytes = b"",
-        timeout: float | None = None,
+        timeout: Duration | None = None,
         output_bytes_max: int | None = None,
         in_shell: str | None = None,
     ) -> Coroutine[Any, Any, CommandResult]:
@@ -131,7 +133,7 @@ class AsyncSession(AsyncBox):
         self.close()
 
 
-async def claimed(client: AsyncClient, job: str, driver: str | None, ttl: float) -> AsyncIterator[AsyncSession]:
+async def claimed(client: AsyncClient, job: str, driver: str | None, ttl: Duration) -> AsyncIterator[AsyncSession]:
     slots = Slots(driver)
     while True:
         slot = slots.free()

@@ -19,6 +19,7 @@ from . import address, errors, flow, session, spec, yard
 from .client_sandboxes import SandboxClient
 from .flow import Call, Flow, Step, Upload
 from .progress import Progress
+from .quantities import Duration, seconds
 from .sandbox_calls import TTL_SECONDS_DEFAULT
 from .session import Session
 from .table import Table, open_table
@@ -57,6 +58,7 @@ class Client(SandboxClient):
         sandboxes: Any = SandboxesStub(self._channel)  # type: ignore[no-untyped-call]
         self._stubs: dict[str, Any] = {"Jobs": self._stub, "Sandboxes": sandboxes}
         self._closed = False
+        self._reached = False
         super().__init__()
 
     def __enter__(self) -> Client:
@@ -128,7 +130,9 @@ class Client(SandboxClient):
             if isinstance(step, Upload):
                 return self._stub.PutBlob(step.chunks(), wait_for_ready=False)
             if isinstance(step, Call):
-                return getattr(self._stubs[step.service], step.method)(step.request)
+                reply = getattr(self._stubs[step.service], step.method)(step.request)
+                self._reached = True
+                return reply
         if self._closed:
             raise errors.make("yard_lost", f"the connection to {self.url} is closed")
         time.sleep(step.seconds)
@@ -173,7 +177,7 @@ class Client(SandboxClient):
         try:
             yield
         except grpc.RpcError as error:
-            raise error_of(error, self.url) from None
+            raise error_of(error, self.url, self._reached) from None
         except ValueError as error:
             # What grpc says of a closed channel.
             raise errors.make("yard_lost", f"the connection to {self.url} is closed") from error
@@ -200,7 +204,7 @@ class JobHandle:
         return self.info().counts
 
     def wait(
-        self, *, progress: bool = False, timeout: float | None = None, through_hold: bool = False
+        self, *, progress: bool = False, timeout: Duration | None = None, through_hold: bool = False
     ) -> JobInfo:
         """Waits for the end and returns the finished job, whatever its rewards: see
         `JobInfo.went_well`.
@@ -211,7 +215,7 @@ class JobHandle:
         Raises `JobEndedError` if it was cancelled or is held, `TimeoutError`, `UnreachableError`
         if the yard stays away.
         """
-        deadline = None if timeout is None else time.monotonic() + timeout
+        deadline = None if timeout is None else time.monotonic() + seconds(timeout, "timeout", may_be_zero=True)
         shown = Progress(progress)
         try:
             info = self._watch(deadline, through_hold, shown)
@@ -234,11 +238,14 @@ class JobHandle:
                 with self._client._errors():
                     for message in changes:
                         breaks = 0
+                        self._client._reached = True
                         info = JobInfo.of(message)
                         shown.update(info)
                         if info.final or (info.state == "held" and not through_hold):
                             return info
             except errors.UnreachableError as error:
+                if error.code == errors.YARD_UNREACHABLE:
+                    raise
                 broke = error
             except errors.Error as error:
                 if error.code == "grpc_deadline_exceeded" and deadline is not None:
@@ -266,7 +273,7 @@ class JobHandle:
         request = flow.retry_request(target or self.id, all_failed, cancelled, key)
         return RetryInfo.of(self._client._do(Call("Retry", request)))
 
-    def sessions(self, *, driver: str | None = None, ttl: float = TTL_SECONDS_DEFAULT) -> Iterator[Session]:
+    def sessions(self, *, driver: str | None = None, ttl: Duration = TTL_SECONDS_DEFAULT) -> Iterator[Session]:
         """The sessions of the job that nobody drives, claimed one by one, until none will come.
 
         A claim ends `ttl` seconds after its last call or renewal; while a session is open it is
@@ -344,15 +351,14 @@ def connect_or_start(
     if start:
         return socket, yard.ensure(directory)
     if not address.answers(directory):
-        hint = "start one with `rollyard dev`, or leave out start=False"
-        raise errors.make("yard_unreachable", f"no yard serves {directory}", hint)
+        raise errors.unreachable(f"no yard serves {directory}")
     return socket, None
 
 
-def error_of(error: grpc.RpcError, url: str) -> errors.Error:
+def error_of(error: grpc.RpcError, url: str, reached: bool) -> errors.Error:
     """What a failed call means."""
     metadata = [(key, value) for key, value in (error.trailing_metadata() or ())]
-    return errors.from_call(error.code().name, error.details() or "", metadata, url)
+    return errors.from_call(error.code().name, error.details() or "", metadata, url, reached)
 
 
 def refuse_harbor_arguments(

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, TypeVar, cast
 
 from . import sandbox, sandbox_calls
 from .drive import DriveInfo, Solve, job_id
 from .flow import Flow
+from .quantities import Bytes, Cores, Duration
 from .sandbox import Sandbox
 from .sandbox_calls import TTL_SECONDS_DEFAULT
 from .sandbox_views import KillInfo, SandboxInfo
@@ -40,30 +42,31 @@ class SandboxClient:
         self,
         image: str = "host",
         *,
-        cpu: str | None = None,
-        memory: str | None = None,
-        cpu_limit: str | None = None,
-        memory_limit: str | None = None,
-        disk_limit: str | None = None,
+        cpu: Cores | None = None,
+        memory: Bytes | None = None,
+        cpu_limit: Cores | None = None,
+        memory_limit: Bytes | None = None,
+        disk_limit: Bytes | None = None,
         pids_limit: int | None = None,
         labels: Mapping[str, str] | None = None,
         env: Mapping[str, str] | None = None,
         user: str | None = None,
         workdir: str | None = None,
-        idle_timeout: float | None = None,
-        timeout: float | None = None,
-        start_timeout: float | None = None,
-        park_after: float | None = None,
+        idle_timeout: Duration | None = None,
+        timeout: Duration | None = None,
+        start_timeout: Duration | None = None,
+        park_after: Duration | None = None,
         checkpoint: str | None = None,
         key: str | None = None,
     ) -> Sandbox:
         """Creates a sandbox and waits until it is ready; a burst waits in the yard. In a `with` block
         it ends with the block.
 
-        `image`, `cpu`, `memory` (what is reserved) and the limits are written as in a spec. It ends
-        `idle_timeout` seconds after the last call (None: 5 min) and `timeout` seconds after it was
-        ready (None: 1 h), paused or not. It may wait `start_timeout` seconds for room (None: 5 min).
-        `park_after` seconds without a call it goes down the idle ladder. `checkpoint` is what its
+        `image`, `cpu`, `memory` (what is reserved: None is 500m and 512Mi) and the limits are written
+        as in a spec, or as numbers of cores and bytes; durations are seconds, or text such as `"30s"`.
+        It ends `idle_timeout` after the last call (None: 5 min) and `timeout` after it was
+        ready (None: 1 h), paused or not. It may wait `start_timeout` for room (None: 5 min).
+        After `park_after` without a call it goes down the idle ladder. `checkpoint` is what its
         files begin with, over that checkpoint's image. The same `key` gives the same sandbox.
         """
         request = sandbox_calls.create_request(
@@ -118,8 +121,8 @@ class SandboxClient:
         rollout: str,
         *,
         driver: str | None = None,
-        ttl: float = TTL_SECONDS_DEFAULT,
-        wait: float = 20.0,
+        ttl: Duration = TTL_SECONDS_DEFAULT,
+        wait: Duration = 20.0,
     ) -> Session:
         """Claims the session of a rollout, to drive it by hand; `wait` seconds at most for it to run
         unclaimed. See `JobHandle.sessions` for `driver` and `ttl`. Raises `NotFoundError`."""
@@ -134,11 +137,12 @@ class SandboxClient:
         *,
         concurrency: int = 256,
         driver: str | None = None,
-        ttl: float = TTL_SECONDS_DEFAULT,
-        raise_errors: bool = False,
+        ttl: Duration = TTL_SECONDS_DEFAULT,
+        raise_errors: bool | None = None,
     ) -> DriveInfo:
         """Drives the sessions of a job with `async def solve(s)`, up to `concurrency` at once, until
-        none will come. See `AsyncClient.drive`; not for use inside an event loop."""
+        none will come. See `AsyncClient.drive`; not for use inside an event loop. A Ctrl-C detaches:
+        claims are given up, and the job goes on in the yard."""
         from .aio import AsyncClient
 
         async def work() -> DriveInfo:
@@ -147,4 +151,9 @@ class SandboxClient:
                     job_id(job), solve, concurrency=concurrency, driver=driver, ttl=ttl, raise_errors=raise_errors
                 )
 
-        return asyncio.run(work())
+        try:
+            return asyncio.run(work())
+        except KeyboardInterrupt:
+            print(f"job {job_id(job)} goes on in the yard", file=sys.stderr, flush=True)
+        # Of the event loop nothing is to be told.
+        raise KeyboardInterrupt

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import heapq
 import inspect
+import os
+import sys
 import traceback
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
@@ -13,6 +16,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from . import errors
 from . import sandbox_calls as calls
 from .aio_session import AsyncSession
+from .quantities import Duration
 from .session import Slots
 
 if TYPE_CHECKING:
@@ -24,6 +28,12 @@ S = TypeVar("S", bound=Solve)
 PROBLEM_BYTES_MAX = 4000
 """Of the text of an error; the yard takes little more."""
 PROBLEMS_MAX = 100
+FAILURES_IN_A_ROW_MAX = 3
+"""With the same type of exception: so fails a mistake in `solve`, and it would fail every session."""
+RELEASE_TTL_SECONDS = 1.0
+"""The shortest a claim may have."""
+RELEASE_SECONDS_MAX = 5.0
+PACKAGE = os.path.dirname(__file__)
 LEFT_TO_THE_YARD = (errors.SandboxGone, errors.ClaimLost)
 """What the yard deals with: the session is over, or not this driver's any more."""
 
@@ -47,7 +57,7 @@ class DriveInfo:
     left: int = 0
     """Sessions that were left to the yard: their sandbox or their claim was lost."""
     problems: list[str] = field(default_factory=list)
-    """The first `PROBLEMS_MAX`, each with its rollout."""
+    """The first `PROBLEMS_MAX`, each with its rollout and its traceback."""
 
 
 def job_id(job: Any) -> str:
@@ -64,26 +74,48 @@ async def drive(
     solve: Solve,
     concurrency: int,
     driver: str | None,
-    ttl: float,
-    raise_errors: bool,
+    ttl: Duration,
+    raise_errors: bool | None,
 ) -> DriveInfo:
     if concurrency < 1:
         raise errors.make("bad_request", f"`concurrency` is {concurrency}: at least one session is driven at a time")
-    return await _Drive(client, rollout(solve), driver, ttl, raise_errors).work(job, concurrency)
+    return await _Drive(client, job, rollout(solve), driver, ttl, raise_errors).work(concurrency)
+
+
+def problem_of(error: Exception) -> str:
+    """The error in a line, then its traceback without the frames of this package, of which what does
+    not fit is left out at the front."""
+    line = "".join(traceback.format_exception_only(type(error), error)).strip()
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if not frame.filename.startswith(PACKAGE)]
+    shown = "".join(traceback.format_list(frames))
+    half = PROBLEM_BYTES_MAX // 2
+    first = line.encode("utf-8", "replace")[:half].decode("utf-8", "ignore")
+    last = shown.encode("utf-8", "replace")[-half + 1 :].decode("utf-8", "ignore").rstrip()
+    return f"{first}\n{last}" if last else first
 
 
 class _Drive:
     def __init__(
-        self, client: AsyncClient, solve: Solve, driver: str | None, ttl: float, raise_errors: bool
+        self,
+        client: AsyncClient,
+        job: str,
+        solve: Solve,
+        driver: str | None,
+        ttl: Duration,
+        raise_errors: bool | None,
     ) -> None:
         self._client = client
+        self._job = job
         self._solve = solve
         self._slots = Slots(driver)
         self._ttl = ttl
         self._raise_errors = raise_errors
         self._done = DriveInfo()
+        self._held: dict[AsyncSession, int] = {}
+        self._failing: type[Exception] | None = None
+        self._in_a_row = 0
 
-    async def work(self, job: str, concurrency: int) -> DriveInfo:
+    async def work(self, concurrency: int) -> DriveInfo:
         free = list(range(concurrency))
         running: dict[asyncio.Task[None], int] = {}
         claiming: asyncio.Task[Any] | None = None
@@ -91,7 +123,7 @@ class _Drive:
         try:
             while not drained or running:
                 if claiming is None and free and not drained:
-                    claiming = asyncio.create_task(self._claim(job, heapq.heappop(free)))
+                    claiming = asyncio.create_task(self._claim(heapq.heappop(free)))
                 waited: set[asyncio.Task[Any]] = {*running, *([claiming] if claiming else [])}
                 done, _ = await asyncio.wait(waited, return_when=asyncio.FIRST_COMPLETED)
                 for task in done - {claiming}:
@@ -105,6 +137,7 @@ class _Drive:
                         heapq.heappush(free, slot)
                     else:
                         session = AsyncSession(self._client, reply.session, self._ttl)
+                        self._held[session] = slot
                         running[asyncio.create_task(self._one(session))] = slot
                     drained = reply.drained
         finally:
@@ -112,11 +145,25 @@ class _Drive:
             for task in left:
                 task.cancel()
             await asyncio.gather(*left, return_exceptions=True)
+            await self._release()
         return self._done
 
-    async def _claim(self, job: str, slot: int) -> tuple[int, Any]:
-        reply = await self._client._run(calls.claim(job, self._slots.name(slot), self._ttl))
+    async def _claim(self, slot: int) -> tuple[int, Any]:
+        reply = await self._client._run(calls.claim(self._job, self._slots.name(slot), self._ttl))
         return slot, reply
+
+    async def _release(self) -> None:
+        """What is held still is another driver's soon: it is claimed again for the shortest time. Where
+        that cannot be done its claim ends by itself."""
+
+        async def one(session: AsyncSession, slot: int) -> None:
+            name, rollout = self._slots.name(slot), session.task.rollout
+            again = calls.claim(self._job, name, RELEASE_TTL_SECONDS, rollout=rollout, wait_ms=0)
+            await self._client._run(again)
+
+        releasing = [one(session, slot) for session, slot in self._held.items()]
+        with contextlib.suppress(asyncio.TimeoutError):
+            await asyncio.wait_for(asyncio.gather(*releasing, return_exceptions=True), RELEASE_SECONDS_MAX)
 
     async def _one(self, session: AsyncSession) -> None:
         async with session:
@@ -128,21 +175,33 @@ class _Drive:
                 if not session.task.finished:
                     await session.finish()
             except LEFT_TO_THE_YARD:
+                del self._held[session]
                 self._done.left += 1
                 return
             except errors.UnreachableError:
                 # The yard is away for good, or this drive is: the claim ends by itself.
                 raise
             except Exception as error:
-                if self._raise_errors:
+                if self._raise_errors or self._is_a_mistake(error):
                     raise
                 await self._failed(session, error)
+            else:
+                self._in_a_row = 0
+            del self._held[session]
             if session.task.finished:
                 self._done.finished += 1
 
+    def _is_a_mistake(self, error: Exception) -> bool:
+        """Whether as many sessions failed in a row with this type of exception as are let pass."""
+        self._in_a_row = self._in_a_row + 1 if self._failing is type(error) else 1
+        self._failing = type(error)
+        return self._raise_errors is None and self._in_a_row >= FAILURES_IN_A_ROW_MAX
+
     async def _failed(self, session: AsyncSession, error: Exception) -> None:
-        whole = "".join(traceback.format_exception_only(type(error), error)).strip()
-        text = whole.encode("utf-8", "replace")[:PROBLEM_BYTES_MAX].decode("utf-8", "ignore")
+        text = problem_of(error)
+        if self._done.with_problem == 0:
+            words = f"`{shown(self._solve)}` failed in {session.task.rollout}; of later failures see `problems`:"
+            print(f"{words}\n{text}", file=sys.stderr, flush=True)
         self._done.with_problem += 1
         if len(self._done.problems) < PROBLEMS_MAX:
             self._done.problems.append(f"{session.task.rollout}: {text}")

@@ -14,6 +14,9 @@ CODE_METADATA = "rollyard-code"
 HINT_METADATA = "rollyard-hint"
 DETAILS_METADATA = "grpc-status-details-bin"
 COMMAND_FAILED = "command_failed"
+YARD_UNREACHABLE = "yard_unreachable"
+NOT_CONNECTED = "failed to connect"
+"""How the transport begins its words where it got no connection."""
 
 
 class Error(Exception):
@@ -192,15 +195,18 @@ def make(code: str, message: str, hint: str | None = None, details: Any = None) 
 
 
 def from_call(
-    status: str, message: str, metadata: Iterable[tuple[str, str | bytes]], url: str
+    status: str, message: str, metadata: Iterable[tuple[str, str | bytes]], url: str, reached: bool = False
 ) -> Error:
     """What a failed call means. A status without a code of its own comes from the transport.
 
-    `status` is the name of the gRPC status, such as `UNAVAILABLE`.
+    `status` is the name of the gRPC status, such as `UNAVAILABLE`; `reached`: the yard answered this
+    client before, so that it may come back.
     """
     found: dict[str, str | bytes] = dict(metadata)
     own = found.get(CODE_METADATA)
     if own is None:
+        if status == "UNAVAILABLE" and not reached and message.startswith(NOT_CONNECTED):
+            return unreachable(f"cannot reach the yard at {url}: {message}")
         if status in ("UNAVAILABLE", "UNKNOWN", "CANCELLED"):
             what = f"the connection to the yard at {url} broke: {message}"
             return make("yard_lost", what, "the job, if one runs, goes on; ask again")
@@ -208,6 +214,12 @@ def from_call(
     hint = found.get(HINT_METADATA)
     raw = found.get(DETAILS_METADATA)
     return make(_text(own), message, None if hint is None else _text(hint), _details(raw))
+
+
+def unreachable(message: str) -> Error:
+    """No yard is there: with the hint of the program."""
+    hint = "start one with `rollyard dev`, or name a running one with `url` or ROLLYARD_YARD"
+    return make(YARD_UNREACHABLE, message, hint)
 
 
 def from_program(line: str) -> Error | None:

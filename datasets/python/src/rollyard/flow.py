@@ -103,13 +103,15 @@ def run(flow: Flow[T], do: Callable[[Step], Any]) -> T:
 
 def resent(call: Call) -> Flow[Any]:
     """A call that gives the same answer however often it is sent: while the yard is away it is sent
-    again, for `RESEND_SECONDS_MAX`."""
+    again, for `RESEND_SECONDS_MAX`. Not one that never answered."""
     since: float | None = None
     while True:
         try:
             reply = yield call
             return reply
-        except errors.UnreachableError:
+        except errors.UnreachableError as error:
+            if error.code == errors.YARD_UNREACHABLE:
+                raise
             now = time.monotonic()
             since = now if since is None else since
             if now - since > RESEND_SECONDS_MAX:

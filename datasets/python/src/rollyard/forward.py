@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from .aio import AsyncClient
 
 START_SECONDS_MAX = 30.0
+CUT = (grpc.RpcError, grpc.aio.UsageError, asyncio.InvalidStateError, OSError)
+"""What a call raises that has ended meanwhile, and a connection."""
 
 
 class Relay:
@@ -59,7 +61,7 @@ class Relay:
         try:
             async with self._room:
                 await self._carry(reader, writer)
-        except (grpc.RpcError, OSError):
+        except CUT:
             # The peer sees its connection cut, as it would see it from the port itself.
             writer.transport.abort()
         finally:
@@ -84,7 +86,7 @@ class Relay:
             call.cancel()
             if up is not None:
                 up.cancel()
-                with contextlib.suppress(asyncio.CancelledError, grpc.RpcError, OSError):
+                with contextlib.suppress(asyncio.CancelledError, *CUT):
                     await up
 
     async def _send(self, call: Any, reader: asyncio.StreamReader) -> None:

@@ -15,6 +15,7 @@ from . import sandbox_calls as calls
 from .flow import Flow
 from .forward import Forward
 from .process import Process
+from .quantities import Duration
 from .sandbox_calls import Command, Run, Where
 from .sandbox_views import CommandResult, FileInfo, LifecycleInfo, SandboxInfo
 from .v1 import sandboxes_pb2 as wire
@@ -42,7 +43,8 @@ class Box:
         return self._where.sandbox
 
     def _run(self, steps: Flow[T]) -> T:
-        return self._client._run(steps)
+        with calls.told_of_claims(self._where):
+            return self._client._run(steps)
 
     def start(
         self,
@@ -52,7 +54,7 @@ class Box:
         cwd: str | None = None,
         user: str | None = None,
         pty: tuple[int, int] | None = None,
-        timeout: float | None = None,
+        timeout: Duration | None = None,
         detach: bool = False,
     ) -> Process:
         """A process with its streams, of which nothing is recorded.
@@ -64,7 +66,8 @@ class Box:
         first = calls.exec_start(
             self._where, command, env=env, cwd=cwd, user=user, pty=pty, timeout=timeout, detach=detach
         )
-        return Process(self._client, first)
+        with calls.told_of_claims(self._where):
+            return Process(self._client, first)
 
     def download(self, path: str, to: str | os.PathLike[str], *, version: str | None = None) -> FileInfo:
         """Copies a file to this machine, whole or not at all. With `version` it must be that one, and
@@ -83,7 +86,10 @@ class Box:
     def _read_into(self, path: str, version: str | None, file: Any) -> FileInfo:
         info: FileInfo | None = None
         request = calls.read_request(self._where, path, version)
-        with self._client._stream(calls.SERVICE, "ReadFile", request) as chunks:
+        with (
+            calls.told_of_claims(self._where),
+            self._client._stream(calls.SERVICE, "ReadFile", request) as chunks,
+        ):
             for chunk in chunks:
                 if chunk.HasField("info"):
                     info = FileInfo.of(chunk.info)
@@ -111,7 +117,8 @@ class Box:
         self, path: str, source: Any, size: int, mode: int | None, user: str | None
     ) -> FileInfo:
         chunks = calls.write_chunks(self._where, path, source, size, mode, user)
-        return FileInfo.of(self._client._send(calls.SERVICE, "WriteFile", chunks))
+        with calls.told_of_claims(self._where):
+            return FileInfo.of(self._client._send(calls.SERVICE, "WriteFile", chunks))
 
     def list(self, path: str = ".") -> Iterator[FileInfo]:
         """What a directory holds, by name, page by page."""
@@ -203,7 +210,7 @@ class Sandbox(Box):
         cwd: str | None = None,
         user: str | None = None,
         stdin: bytes = b"",
-        timeout: float | None = None,
+        timeout: Duration | None = None,
         output_bytes_max: int | None = None,
         action_id: str | None = None,
     ) -> CommandResult:
@@ -251,7 +258,7 @@ class Shell:
         self,
         command: str,
         *,
-        timeout: float | None = None,
+        timeout: Duration | None = None,
         output_bytes_max: int | None = None,
         action_id: str | None = None,
     ) -> CommandResult:

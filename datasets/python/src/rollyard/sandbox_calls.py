@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import secrets
 import socket
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, BinaryIO, Union
 
 from . import errors
 from .flow import PAGE_ROWS, Call, Flow, resent
+from .quantities import Bytes, Cores, Duration, cores, seconds, size
 from .sandbox_views import ActionInfo, CommandResult, FileInfo, KillInfo, LifecycleInfo, SandboxInfo
 from .v1 import nodes_pb2
 from .v1 import sandboxes_pb2 as wire
@@ -39,8 +42,9 @@ Command = Union[str, Sequence[str]]
 class Run:
     """A command as an action.
 
-    `timeout` is in seconds: its whole tree is killed then; None is 1 min. `output_bytes_max` is kept
-    of each stream, 1 MiB at most and by default; what is past it is dropped and counted. `in_shell`
+    `timeout` is in seconds, or text such as `"30s"`: its whole tree is killed then; None is 1 min.
+    `output_bytes_max` is kept of each stream, 1 MiB at most and by default; what is past it is dropped
+    and counted: `CommandResult.capture_truncated` says so. `in_shell`
     names a persistent shell, which takes text only: its environment, directory and functions stay.
     """
 
@@ -49,7 +53,7 @@ class Run:
     cwd: str | None = None
     user: str | None = None
     stdin: bytes = b""
-    timeout: float | None = None
+    timeout: Duration | None = None
     output_bytes_max: int | None = None
     in_shell: str | None = None
 
@@ -86,13 +90,9 @@ class Where:
         return {"sandbox": self.sandbox, "claim": self.claim}
 
 
-def milliseconds(seconds: float | None, name: str) -> int | None:
+def milliseconds(duration: Duration | None, name: str) -> int | None:
     """A duration as it is sent."""
-    if seconds is None:
-        return None
-    if not 0 < seconds < 1e9:
-        raise errors.make("bad_request", f"`{name}` is {seconds} s: it must be above 0")
-    return max(1, round(seconds * 1000))
+    return None if duration is None else max(1, round(seconds(duration, name) * 1000))
 
 
 def fresh_key() -> str:
@@ -112,20 +112,20 @@ def fresh_driver() -> str:
 def create_request(
     *,
     image: str,
-    cpu: str | None,
-    memory: str | None,
-    cpu_limit: str | None,
-    memory_limit: str | None,
-    disk_limit: str | None,
+    cpu: Cores | None,
+    memory: Bytes | None,
+    cpu_limit: Cores | None,
+    memory_limit: Bytes | None,
+    disk_limit: Bytes | None,
     pids_limit: int | None,
     labels: Mapping[str, str] | None,
     env: Mapping[str, str] | None,
     user: str | None,
     workdir: str | None,
-    idle_timeout: float | None,
-    timeout: float | None,
-    start_timeout: float | None,
-    park_after: float | None,
+    idle_timeout: Duration | None,
+    timeout: Duration | None,
+    start_timeout: Duration | None,
+    park_after: Duration | None,
     checkpoint: str | None,
     key: str | None,
 ) -> wire.CreateSandboxRequest:
@@ -133,11 +133,11 @@ def create_request(
     return wire.CreateSandboxRequest(
         idempotency_key=key or fresh_key(),
         image=image,
-        request_cpu=cpu or "",
-        request_memory=memory or "",
-        limit_cpu=cpu_limit or "",
-        limit_memory=memory_limit or "",
-        limit_disk=disk_limit or "",
+        request_cpu=cores(cpu, "cpu"),
+        request_memory=size(memory, "memory"),
+        limit_cpu=cores(cpu_limit, "cpu_limit"),
+        limit_memory=size(memory_limit, "memory_limit"),
+        limit_disk=size(disk_limit, "disk_limit"),
         limit_pids=pids_limit,
         labels=dict(labels or {}),
         env=dict(env or {}),
@@ -268,8 +268,31 @@ def act(where: Where, action_id: str, payload: Payload) -> Flow[wire.ActReply]:
         hint = "look at what it would have done, then go on under another action id"
         raise errors.make("outcome_unknown", what, hint)
     if reply.result.code:
-        raise errors.make(reply.result.code, reply.result.message)
+        raise errors.make(reply.result.code, reply.result.message, hint_of(reply.result.code, payload))
     return reply  # type: ignore[no-any-return]
+
+
+def hint_of(code: str, payload: Payload) -> str | None:
+    """What to do about an action that could not be done."""
+    if code != "command_not_started" or not isinstance(payload, Run) or isinstance(payload.command, str):
+        return None
+    if len(payload.command) == 1 and " " in payload.command[0]:
+        return "a list is a program with its arguments: give text to have it read by the shell"
+    return None
+
+
+@contextlib.contextmanager
+def told_of_claims(where: Where) -> Iterator[None]:
+    """Whose a session is, where it is called without a claim."""
+    try:
+        yield
+    except errors.ClaimLost:
+        if where.claim:
+            raise
+        rollout = where.sandbox.partition("@")[0]
+        what = f"{where.sandbox} is a session of job {job_of(rollout)}: its driver holds it"
+        hint = "drive it with `client.drive(job, solve)`, or by hand with `client.session(ROLLOUT)`"
+        raise errors.make("claim_lost", what, hint) from None
 
 
 def act_any(where: Where, action_id: str, payload: Payload) -> Flow[Any]:
@@ -293,11 +316,19 @@ def get(where: Where, action_id: str, payload: Get) -> Flow[bytes]:
     return reply.result.data
 
 
+class TruncatedWarning(UserWarning):
+    """A command wrote more than is kept of its output; the whole of it comes by `start`, or by a file."""
+
+
 def checked(result: CommandResult, command: Command) -> CommandResult:
-    """Raises `CommandError` unless it ended with 0."""
+    """Raises `CommandError` unless it ended with 0, and warns if its output was not kept whole."""
+    shown = command if isinstance(command, str) else " ".join(command)
+    if result.capture_truncated:
+        written, kept = result.stdout_bytes + result.stderr_bytes, len(result.stdout) + len(result.stderr)
+        words = f"of what `{shown[:200]}` wrote {kept} of {written} bytes are kept (`output_bytes_max`)"
+        warnings.warn(words, TruncatedWarning, stacklevel=3)
     if result.ok:
         return result
-    shown = command if isinstance(command, str) else " ".join(command)
     tail = result.stderr[-2000:].decode("utf-8", "replace").strip()
     error = errors.CommandError(
         errors.COMMAND_FAILED, f"`{shown[:200]}` {result.end}" + (f": {tail}" if tail else "")
@@ -325,7 +356,7 @@ def exec_start(
     cwd: str | None,
     user: str | None,
     pty: tuple[int, int] | None,
-    timeout: float | None,
+    timeout: Duration | None,
     detach: bool,
 ) -> wire.ExecInput:
     """The first input of a process with streams. `pty`: columns and rows."""
@@ -402,8 +433,16 @@ def job_of(rollout: str) -> str:
     return job
 
 
+def sample_of(rollout: str) -> int:
+    """The sample of JOB-gN-sN."""
+    found = re.search(r"-s([0-9]+)(-r[0-9]+)?$", rollout)
+    if found is None:
+        raise errors.make("bad_answer", f"`{rollout}` is no rollout (JOB-gN-sN)")
+    return int(found[1])
+
+
 def claim(
-    job: str, driver: str, ttl: float, *, rollout: str = "", wait_ms: int = CLAIM_WAIT_MS
+    job: str, driver: str, ttl: Duration, *, rollout: str = "", wait_ms: int = CLAIM_WAIT_MS
 ) -> Flow[wire.ClaimSessionReply]:
     """One that nobody drives, if there is one within `wait_ms`."""
     request = wire.ClaimSessionRequest(
@@ -413,9 +452,9 @@ def claim(
     return reply  # type: ignore[no-any-return]
 
 
-def claim_one(rollout: str, driver: str, ttl: float, wait: float) -> Flow[wire.Session]:
+def claim_one(rollout: str, driver: str, ttl: Duration, wait: Duration) -> Flow[wire.Session]:
     """The session of this rollout."""
-    wait_ms = min(60_000, max(0, round(wait * 1000)))
+    wait_ms = min(60_000, round(seconds(wait, "wait", may_be_zero=True) * 1000))
     reply = yield from claim(job_of(rollout), driver, ttl, rollout=rollout, wait_ms=wait_ms)
     if reply.HasField("session"):
         return reply.session

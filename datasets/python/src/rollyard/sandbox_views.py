@@ -63,6 +63,7 @@ class CommandResult:
     """That were written: more than `stdout` has if `capture_truncated`."""
     stderr_bytes: int
     capture_truncated: bool
+    """More was written than is kept: see `Run.output_bytes_max`."""
     started_at: datetime
     finished_at: datetime
     action_id: str

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, overload
 
 from . import errors
 from . import sandbox_calls as calls
+from .quantities import Duration, seconds
 from .sandbox import Box
 from .sandbox_calls import Command, Get, Payload, Put, Run, TurnRewards, Where
 from .sandbox_views import ActionInfo, CommandResult
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class Task:
-    """What a session is about."""
+    """What a session is about: `task["column"]` is a value of the row."""
 
     def __init__(self, told: wire.Session) -> None:
         self.rollout = told.rollout
@@ -29,6 +30,8 @@ class Task:
         self.attempt = int(told.attempt)
         """The try of the step, from 0."""
         self.group = told.group
+        self.sample_index = calls.sample_of(told.rollout)
+        """Which of the samples of its group, from 0."""
         self.task_id = told.task_id
         self.row: dict[str, Any] = json.loads(told.row) if told.row else {}
         """The row of the task."""
@@ -39,6 +42,19 @@ class Task:
         self.finished = False
         """By this driver."""
 
+    def __getitem__(self, column: str) -> Any:
+        try:
+            return self.row[column]
+        except KeyError:
+            there = ", ".join(f"`{name}`" for name in self.row) or "no column"
+            raise KeyError(f"the row of task {self.task_id} has no column `{column}`; it has {there}") from None
+
+    def __contains__(self, column: object) -> bool:
+        return column in self.row
+
+    def __repr__(self) -> str:
+        return f"Task({self.rollout!r}, {self.step!r}, row={self.row!r})"
+
 
 class Session(Box):
     """A claimed session. While it is open the claim is renewed; after `close` it ends by itself and
@@ -48,7 +64,7 @@ class Session(Box):
     the recorded results. All of it raises `ClaimLost` once somebody else may drive the session.
     """
 
-    def __init__(self, client: Client, told: wire.Session, ttl: float) -> None:
+    def __init__(self, client: Client, told: wire.Session, ttl: Duration) -> None:
         super().__init__(client, Where(told.sandbox, told.claim))
         self.task = Task(told)
         self._actions = itertools.count()
@@ -78,7 +94,7 @@ class Session(Box):
         cwd: str | None = None,
         user: str | None = None,
         stdin: bytes = b"",
-        timeout: float | None = None,
+        timeout: Duration | None = None,
         output_bytes_max: int | None = None,
         in_shell: str | None = None,
     ) -> CommandResult:
@@ -158,8 +174,8 @@ class Renewals:
         self._thread: threading.Thread | None = None
         self._closed = False
 
-    def add(self, session: Session, ttl: float) -> None:
-        period = ttl / calls.RENEWALS_PER_TTL
+    def add(self, session: Session, ttl: Duration) -> None:
+        period = seconds(ttl, "ttl") / calls.RENEWALS_PER_TTL
         with self._changed:
             self._period[session] = period
             self._due[session] = time.monotonic() + period
@@ -230,7 +246,7 @@ class Slots:
         self._held[slot] = task
 
 
-def claimed(client: Client, job: str, driver: str | None, ttl: float) -> Iterator[Session]:
+def claimed(client: Client, job: str, driver: str | None, ttl: Duration) -> Iterator[Session]:
     slots = Slots(driver)
     while True:
         slot = slots.free()

@@ -37,10 +37,10 @@ pub struct SandboxCreate {
     /// Begin with the files of this checkpoint, over that checkpoint's image
     #[arg(long, value_name = "CHECKPOINT")]
     pub checkpoint: Option<String>,
-    /// CPU to reserve, such as 500m
+    /// CPU to reserve [default: 500m]
     #[arg(long)]
     pub cpu: Option<String>,
-    /// Memory to reserve, such as 512Mi
+    /// Memory to reserve [default: 512Mi]
     #[arg(long)]
     pub memory: Option<String>,
     /// The most CPU

@@ -4,7 +4,7 @@ use std::io::{self, IsTerminal, Read};
 
 use rollout_wire::v1::{Argv, ExecEnded, ExecInput, ExecStart, PtySize, exec_input, exec_output, exec_start};
 use serde_json::json;
-use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;
 use tokio_stream::StreamExt;
 use tokio_stream::wrappers::ReceiverStream;
@@ -15,8 +15,9 @@ use super::sandbox::{named, pairs};
 use crate::args::OutputFormat;
 use crate::args::sandboxes::Exec;
 use crate::client::Client;
-use crate::error::Error;
+use crate::error::{COMMAND_NOT_STARTED, Error};
 use crate::exit::ExitStatus;
+use crate::interrupt::{Signals, no_signals};
 use crate::output::json;
 use crate::terminal::{self, Raw};
 
@@ -39,6 +40,7 @@ pub async fn exec(context: &Context, args: Exec) -> Result<ExitStatus, Error> {
     }
     let sandbox = named(&args.sandbox)?;
     let client = Client::connect(context.url()?).await?;
+    let is_text = matches!(args.command.as_slice(), [only] if only.contains(char::is_whitespace));
     let start = ExecStart {
         sandbox,
         command: Some(exec_start::Command::Argv(Argv { items: args.command })),
@@ -50,7 +52,14 @@ pub async fn exec(context: &Context, args: Exec) -> Result<ExitStatus, Error> {
         ..ExecStart::default()
     };
     let streams = Streams { stdin: args.interactive, tty: args.tty, raw: args.raw };
-    converse(context, &client, start, streams).await
+    converse(context, &client, start, streams).await.map_err(|error| match error {
+        Error::Refused { code, message, hint: None, exit } if is_text && code == COMMAND_NOT_STARTED => {
+            let hint =
+                "that is one word with spaces: `rollyard exec SANDBOX -- sh -c '...'` has a shell read it";
+            Error::Refused { code, message, hint: Some(hint.to_owned()), exit }
+        }
+        other => other,
+    })
 }
 
 /// Carries the streams until the process ends; its exit code is that of this one. What ends this one
@@ -175,39 +184,6 @@ pub fn status(exit_code: Option<i32>, signal: Option<i32>) -> ExitStatus {
         Some(0) => ExitStatus::Success,
         Some(code) => ExitStatus::Passed(code),
         None => ExitStatus::Failure,
-    }
-}
-
-fn no_signals(source: io::Error) -> Error {
-    Error::Service {
-        code: "signals",
-        what: "cannot listen for signals".to_owned(),
-        source: Box::new(source),
-        hint: None,
-        exit: ExitStatus::Failure,
-    }
-}
-
-/// What asks this process to end. The terminal is restored then.
-struct Signals([Signal; 3]);
-
-impl Signals {
-    fn listen() -> Result<Self, Error> {
-        let listen = |kind| signal(kind).map_err(no_signals);
-        Ok(Self([
-            listen(SignalKind::interrupt())?,
-            listen(SignalKind::terminate())?,
-            listen(SignalKind::hangup())?,
-        ]))
-    }
-
-    async fn any(&mut self) {
-        let [interrupt, terminate, hangup] = &mut self.0;
-        tokio::select! {
-            _ = interrupt.recv() => {}
-            _ = terminate.recv() => {}
-            _ = hangup.recv() => {}
-        }
     }
 }
 

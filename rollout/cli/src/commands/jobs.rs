@@ -1,6 +1,6 @@
 //! `ps`, `show`, `explain`, `cancel`, `nodes`: one question, one answer.
 
-use rollout::{GroupId, JobId, Name, RolloutId};
+use rollout::{GroupId, JobId, Name, RolloutId, SandboxId};
 use rollout_wire::v1::{CancelRequest, ExplainRequest, ListNodesRequest, RetryRequest, StepRow};
 
 use super::Context;
@@ -30,6 +30,11 @@ impl Target {
                 (Ok(rollout), Ok(step)) => Ok(Self::Step(rollout, step)),
                 _ => Err(bad()),
             };
+        }
+        // As `sandbox ls` prints it.
+        let sandbox = text.contains('@').then(|| text.parse::<SandboxId>().ok()).flatten();
+        if let Some(id) = sandbox {
+            return Ok(Self::Rollout(id.rollout));
         }
         let job = text.parse().map(Self::Job);
         job.or_else(|_| text.parse().map(Self::Rollout)).map_err(|_| bad())
@@ -107,8 +112,11 @@ pub fn no_step(rollout: &RolloutId, step: &str, rows: &[StepRow]) -> Error {
 }
 
 pub async fn explain(context: &Context, args: &Explain) -> Result<ExitStatus, Error> {
-    Target::parse(&args.target)?;
-    let request = ExplainRequest { target: args.target.clone() };
+    let target = match Target::parse(&args.target)? {
+        Target::Rollout(rollout) => rollout.to_string(),
+        Target::Job(_) | Target::Step(..) => args.target.clone(),
+    };
+    let request = ExplainRequest { target: target.clone() };
     let question = async |client: &Client| client.done(client.jobs().explain(request).await);
     // The answer has the sentence that no yard runs, where that is a reason.
     let reply = context.ask(question, |_| false).await?;
@@ -119,7 +127,7 @@ pub async fn explain(context: &Context, args: &Explain) -> Result<ExitStatus, Er
             problem: format!("the explanation is not JSON: {source}"),
         })?
     };
-    let explanation = view::Explanation { target: args.target.clone(), lines: reply.lines, detail };
+    let explanation = view::Explanation { target, lines: reply.lines, detail };
     Context::print(&context.output.explanation(&explanation))?;
     Ok(ExitStatus::Success)
 }
@@ -184,6 +192,16 @@ mod tests {
             panic!("not a step");
         };
         assert_eq!((rollout.refill, step.as_str()), (2, "grade"));
+    }
+
+    #[test]
+    fn a_sandbox_stands_for_its_rollout() {
+        let job = "j0000000000007";
+        for text in [format!("{job}-g0-s1@node-a"), format!("{job}-g0-s1.1@node-a")] {
+            let Ok(Target::Rollout(rollout)) = Target::parse(&text) else { panic!("{text}: no rollout") };
+            assert_eq!(rollout.to_string(), format!("{job}-g0-s1"));
+        }
+        assert!(Target::parse("@node-a").is_err() && Target::parse(&format!("{job}@node-a")).is_err());
     }
 
     #[test]

@@ -35,7 +35,8 @@ pub fn markdown() -> String {
     }
     out.push_str(
         "\n`exec` and `attach` end with the exit code of the command, with 128 and the signal if one killed\n\
-         it; an error of their own is told on standard error, as ever.\n",
+         it. A command that is not there ends with 127, one that cannot be run with 126 (`command_not_started`);\n\
+         an error of their own is told on standard error, as ever.\n",
     );
     out.push_str("\n## Global options\n\n");
     options(&mut out, root.get_arguments().filter(|arg| arg.is_global_set()));

@@ -8,6 +8,7 @@ use rollout_wire::v1::{
 };
 
 use super::Context;
+use super::begun::Begun;
 use super::specs::fresh_key;
 use crate::args::sandboxes::{Fork, Kill, Pair, Pause, SandboxCommand, SandboxCreate, SandboxId, SandboxLs};
 use crate::client::Client;
@@ -64,7 +65,14 @@ async fn create(context: &Context, args: &SandboxCreate) -> Result<ExitStatus, E
         project: String::new(),
         park_after_ms: args.park_after.map(|time| time.0),
     };
-    let made = view::Sandbox::from(client.done(client.sandboxes().create(request).await)?);
+    let begun = Begun {
+        context,
+        client: &client,
+        keys: vec![request.idempotency_key.clone()],
+        is_own: args.idempotency_key.is_none(),
+    };
+    let call = async { client.done(client.sandboxes().create(request).await) };
+    let made = view::Sandbox::from(begun.wait(Box::pin(call)).await?);
     Context::print(&context.output.made(&[made]))?;
     Ok(ExitStatus::Success)
 }
@@ -111,7 +119,14 @@ pub async fn fork(context: &Context, args: &Fork) -> Result<ExitStatus, Error> {
         idempotency_key: args.idempotency_key.clone().unwrap_or_else(fresh_key),
         labels: pairs(&args.labels),
     };
-    let reply = client.done(client.sandboxes().fork(request).await)?;
+    let begun = Begun {
+        context,
+        client: &client,
+        keys: (0..args.count).map(|index| format!("{}-{index}", request.idempotency_key)).collect(),
+        is_own: args.idempotency_key.is_none(),
+    };
+    let call = async { client.done(client.sandboxes().fork(request).await) };
+    let reply = begun.wait(Box::pin(call)).await?;
     let made: Vec<_> = reply.sandboxes.into_iter().map(view::Sandbox::from).collect();
     Context::print(&context.output.made(&made))?;
     Ok(ExitStatus::Success)
@@ -169,10 +184,21 @@ pub async fn kill(context: &Context, args: &Kill) -> Result<ExitStatus, Error> {
         whole.failed.extend(part.failed);
     }
     Context::print(&context.output.killed(&whole))?;
+    if whole.killed.is_empty() && whole.failed.is_empty() {
+        context.talk.say(match ids.len() {
+            0 => "nothing was ended: no sandbox that runs has these labels",
+            1 => "nothing was ended: it had ended before",
+            _ => "nothing was ended: they had ended before",
+        });
+    }
     let Some(first) = whole.failed.first() else { return Ok(ExitStatus::Success) };
     for one in &whole.failed {
         let shown = |text: &str| rollout::text::shown(text, 240);
         context.talk.say(&format!("{}: {} ({})", shown(&one.sandbox), shown(&one.message), shown(&one.code)));
     }
-    Err(Error::KillFailed { failed: whole.failed.len(), first: first.sandbox.clone() })
+    // What it refuses of a name that it knows is the sandbox of a step.
+    let of_job = whole.failed.iter().find(|one| one.code == "bad_request");
+    let job = of_job.and_then(|one| one.sandbox.parse::<rollout::SandboxId>().ok());
+    let job = job.map(|id| id.rollout.group.job.to_string());
+    Err(Error::KillFailed { failed: whole.failed.len(), first: first.sandbox.clone(), job })
 }

@@ -22,6 +22,10 @@ use tonic::{Code, Request, Response, Status, Streaming};
 use crate::support::{Ran, rollyard};
 
 pub const SANDBOX: &str = "j0000000000007-g0-s0@node-a";
+/// Of a job, and held by its driver.
+pub const SESSION: &str = "j0000000000008-g1-s2@node-a";
+/// It has ended.
+pub const ENDED: &str = "j0000000000009-g0-s0@node-a";
 
 #[derive(Debug, Default)]
 pub struct Seen {
@@ -95,7 +99,11 @@ pub fn sandbox(id: &str, state: &str) -> Sandbox {
 }
 
 fn refused(code: Code, text: &str) -> Status {
-    let mut status = Status::new(code, format!("refused: {text}"));
+    told(code, text, &format!("refused: {text}"))
+}
+
+fn told(code: Code, text: &str, message: &str) -> Status {
+    let mut status = Status::new(code, message);
     status.metadata_mut().insert(CODE_METADATA, text.parse().expect("ASCII"));
     status
 }
@@ -160,6 +168,15 @@ impl Sandboxes for One {
         let request = request.into_inner();
         let mut ids = request.sandboxes.clone();
         self.seen().kills.push(request);
+        ids.retain(|id| id != ENDED);
+        if ids == [SESSION] {
+            let failed = KillFailure {
+                sandbox: ids.remove(0),
+                code: "bad_request".into(),
+                message: format!("`{SESSION}` is of a job, not of a client"),
+            };
+            return Ok(Response::new(KillSandboxesReply { killed: ids, failed: vec![failed] }));
+        }
         let failed = (ids.len() > 1).then(|| ids.remove(1)).map(|sandbox| KillFailure {
             sandbox,
             code: "node_lost".into(),
@@ -223,6 +240,10 @@ impl Sandboxes for One {
         let Some(exec_start::Command::Argv(argv)) = start.command.clone() else {
             return Err(refused(Code::InvalidArgument, "bad_request"));
         };
+        if start.sandbox == SESSION {
+            let message = format!("session {SESSION} is not held by this claim");
+            return Err(told(Code::FailedPrecondition, "claim_lost", &message));
+        }
         self.seen().execs.push(start);
         let mut child = tokio::process::Command::new(&argv.items[0])
             .args(&argv.items[1..])
@@ -231,7 +252,7 @@ impl Sandboxes for One {
             .stderr(Stdio::piped())
             .kill_on_drop(true)
             .spawn()
-            .map_err(|_| refused(Code::FailedPrecondition, "command_not_started"))?;
+            .map_err(|error| told(Code::FailedPrecondition, "command_not_started", &error.to_string()))?;
         let (mut stdin, mut stdout, mut stderr) =
             (child.stdin.take(), child.stdout.take().expect("piped"), child.stderr.take().expect("piped"));
         tokio::spawn(async move {

@@ -8,7 +8,7 @@ use std::process::Stdio;
 use rollout_wire::v1::FileInfo;
 use serde_json::{Value, json};
 
-use crate::sandbox_yard::{SANDBOX, SandboxYard};
+use crate::sandbox_yard::{ENDED, SANDBOX, SESSION, SandboxYard};
 use crate::support::{Ran, rollyard};
 
 fn ok(ran: Ran) -> Ran {
@@ -123,6 +123,43 @@ fn a_kill_names_what_it_ended_and_what_it_could_not() {
 }
 
 #[test]
+fn a_session_is_its_drivers_and_its_job_is_cancelled() {
+    let yard = SandboxYard::start();
+    let ran = yard.ask(&["exec", SESSION, "--", "true"]);
+    let words =
+        format!("error[claim_lost]: {SESSION} is a session of job j0000000000008: its driver holds it");
+    assert!(ran.code == 1 && ran.stderr.starts_with(&words), "{}", ran.stderr);
+    assert!(ran.stderr.contains("client.drive"), "{}", ran.stderr);
+    let ran = yard.ask(&["kill", SESSION]);
+    assert!(ran.code == 1 && ran.stderr.contains("`rollyard cancel j0000000000008`"), "{}", ran.stderr);
+}
+
+#[test]
+fn a_kill_that_ended_nothing_says_so() {
+    let yard = SandboxYard::start();
+    for (args, words) in [
+        (&["kill", ENDED][..], "nothing was ended: it had ended before\n"),
+        (&["kill", "--selector", "run=none"], "nothing was ended: no sandbox that runs has these labels\n"),
+    ] {
+        let ran = ok(yard.ask(args));
+        assert_eq!((ran.stdout.as_str(), ran.stderr.as_str()), ("", words));
+    }
+    assert_eq!(ok(yard.ask(&["kill", SANDBOX])).stderr, "");
+}
+
+#[test]
+fn a_command_that_stands_beside_sandbox_is_pointed_at() {
+    let dir = tempfile::tempdir().expect("a directory");
+    for command in ["kill", "exec", "fork"] {
+        let ran = rollyard(dir.path(), &["sandbox", command, SANDBOX]);
+        assert_eq!(ran.code, 2);
+        assert!(ran.stderr.contains(&format!("use `rollyard {command}`")), "{}", ran.stderr);
+    }
+    let ran = rollyard(dir.path(), &["sandbox", "lst"]);
+    assert!(ran.stderr.contains("'ls'") && !ran.stderr.contains("use `"), "{}", ran.stderr);
+}
+
+#[test]
 fn forks_pauses_and_checkpoints_print_what_a_script_needs() {
     let yard = SandboxYard::start();
     let forks = ok(yard.ask(&["fork", SANDBOX, "-n", "3", "--label", "x=y"]));
@@ -168,9 +205,14 @@ fn exec_passes_streams_and_the_exit_code_on() {
     assert_eq!((ran.status.code(), ran.stdout.len()), (Some(0), 0));
     let ran = yard.ask(&["exec", SANDBOX, "--", "sh", "-c", "kill -9 $$"]);
     assert_eq!(ran.code, 137, "{}", ran.stderr);
-    let ran = yard.ask(&["exec", SANDBOX, "--", "/nowhere"]);
-    assert_eq!(ran.code, 1);
-    assert!(ran.stderr.starts_with("error[command_not_started]: "), "{}", ran.stderr);
+    for (command, code, is_hinted) in
+        [("/nowhere", 127, false), ("/etc/passwd", 126, false), ("echo a", 127, true)]
+    {
+        let ran = yard.ask(&["exec", SANDBOX, "--", command]);
+        assert_eq!(ran.code, code, "{command}");
+        assert!(ran.stderr.starts_with("error[command_not_started]: "), "{}", ran.stderr);
+        assert_eq!(ran.stderr.contains("-- sh -c '...'"), is_hinted, "{}", ran.stderr);
+    }
     let ran = yard.ask(&["exec", "-t", SANDBOX, "--", "true"]);
     assert_eq!(ran.code, 2);
     assert!(ran.stderr.starts_with("error[no_terminal]: "), "{}", ran.stderr);

@@ -121,20 +121,24 @@ class Held(_message.Message):
     def __init__(self, held: _Optional[_Iterable[_Union[HeldAttempt, _Mapping]]] = ...) -> None: ...
 
 class Heartbeat(_message.Message):
-    __slots__ = ("sequence", "memory_available_bytes", "disk_available_bytes", "load_milli", "sandboxes", "held")
+    __slots__ = ("sequence", "memory_available_bytes", "disk_available_bytes", "load_milli", "sandboxes", "held", "creation_burst", "creations_per_s_milli")
     SEQUENCE_FIELD_NUMBER: _ClassVar[int]
     MEMORY_AVAILABLE_BYTES_FIELD_NUMBER: _ClassVar[int]
     DISK_AVAILABLE_BYTES_FIELD_NUMBER: _ClassVar[int]
     LOAD_MILLI_FIELD_NUMBER: _ClassVar[int]
     SANDBOXES_FIELD_NUMBER: _ClassVar[int]
     HELD_FIELD_NUMBER: _ClassVar[int]
+    CREATION_BURST_FIELD_NUMBER: _ClassVar[int]
+    CREATIONS_PER_S_MILLI_FIELD_NUMBER: _ClassVar[int]
     sequence: int
     memory_available_bytes: int
     disk_available_bytes: int
     load_milli: int
     sandboxes: int
     held: int
-    def __init__(self, sequence: _Optional[int] = ..., memory_available_bytes: _Optional[int] = ..., disk_available_bytes: _Optional[int] = ..., load_milli: _Optional[int] = ..., sandboxes: _Optional[int] = ..., held: _Optional[int] = ...) -> None: ...
+    creation_burst: int
+    creations_per_s_milli: int
+    def __init__(self, sequence: _Optional[int] = ..., memory_available_bytes: _Optional[int] = ..., disk_available_bytes: _Optional[int] = ..., load_milli: _Optional[int] = ..., sandboxes: _Optional[int] = ..., held: _Optional[int] = ..., creation_burst: _Optional[int] = ..., creations_per_s_milli: _Optional[int] = ...) -> None: ...
 
 class Welcome(_message.Message):
     __slots__ = ("epoch", "lease_ttl_ms", "blobs", "yard")
