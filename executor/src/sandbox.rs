@@ -22,6 +22,7 @@ use images::layers::{Bounds, Packed, Pinned};
 use rollout::checkpoint::Layer;
 use rollout::quantity::Limit;
 use rollout::{BackendKind, Bytes, Millis};
+use tokio_util::sync::CancellationToken;
 
 pub use driven::Driven;
 
@@ -211,7 +212,7 @@ pub trait Sandbox: Send + Sync + fmt::Debug {
     async fn kill_all(&self) -> Result<(), std::io::Error>;
 
     /// Counters of the kernel since the sandbox was made.
-    fn stats(&self) -> Stats;
+    async fn stats(&self) -> Stats;
 
     /// Rewrites the cgroup limits for the next step of the chain. The disk limit is fixed.
     async fn set_limits(&self, limits: Limit) -> Result<(), std::io::Error>;
@@ -282,6 +283,11 @@ pub enum FileSource {
     Bytes(Vec<u8>),
     /// Copied from its start.
     File(std::fs::File),
+    /// The same, until somebody stops it: then nothing is written.
+    Stoppable {
+        file: std::fs::File,
+        stop: CancellationToken,
+    },
     /// `size` bytes of a file, from `offset` on.
     Part {
         file: std::fs::File,

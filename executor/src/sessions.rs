@@ -22,6 +22,7 @@ mod forward;
 mod ladder;
 mod live;
 mod log;
+mod past;
 mod record;
 mod run;
 mod service;
@@ -40,6 +41,7 @@ use crate::broker::serve::lock;
 use crate::lifecycle::At;
 use crate::sandbox::Sandbox;
 use log::ActionLog;
+use past::PastLogs;
 
 pub(crate) use ending::Ending;
 pub use error::SandboxCode;
@@ -65,6 +67,7 @@ pub(crate) struct Sessions {
     logs_dir: PathBuf,
     live: Mutex<BTreeMap<Key, Arc<Live>>>,
     pruned_at: Mutex<Option<Instant>>,
+    past: PastLogs,
 }
 
 /// A session that is entered. Dropped, it is no longer found, and its calls end.
@@ -92,7 +95,13 @@ fn key(at: At) -> Key {
 
 impl Sessions {
     pub(crate) fn new(node: NodeId, logs_dir: PathBuf) -> Self {
-        Self { node, logs_dir, live: Mutex::default(), pruned_at: Mutex::default() }
+        Self {
+            node,
+            logs_dir,
+            live: Mutex::default(),
+            pruned_at: Mutex::default(),
+            past: PastLogs::default(),
+        }
     }
 
     pub(crate) fn node(&self) -> &NodeId {
@@ -126,17 +135,17 @@ impl Sessions {
         lock(&self.live).values().cloned().collect()
     }
 
-    /// The log the last attempt of a session left here. Blocks.
-    fn past_log(&self, id: &SandboxId) -> Result<Option<ActionLog>, LogError> {
+    /// Where the last attempt of a session left its log, if it did. Blocks.
+    fn past_path(&self, id: &SandboxId) -> Option<PathBuf> {
         let prefix = format!("{}.{}.", id.rollout, id.step.0);
         let number = |name: &str| {
             let (attempt, generation) = name.strip_prefix(&prefix)?.split_once('.')?;
             Some((attempt.parse::<u32>().ok()?, generation.parse::<u64>().ok()?))
         };
-        let Ok(names) = std::fs::read_dir(&self.logs_dir) else { return Ok(None) };
-        let names = names.flatten().filter_map(|entry| entry.file_name().into_string().ok());
+        let names = std::fs::read_dir(&self.logs_dir).ok()?.flatten();
+        let names = names.filter_map(|entry| entry.file_name().into_string().ok());
         let last = names.filter_map(|name| Some((number(&name)?, name))).max();
-        last.map(|(_, name)| ActionLog::past(&self.logs_dir.join(name))).transpose()
+        last.map(|(_, name)| self.logs_dir.join(name))
     }
 
     /// Removes logs nobody may ask for any more, if that was not done lately. Blocks.

@@ -69,7 +69,7 @@ async fn an_idle_sandbox_costs_the_executor_one_descriptor_and_its_keeper_two(la
         let sandbox = lab.sandbox().await;
         // What a call borrows goes back.
         assert!(sandbox.open_file("/etc/passwd").await.unwrap().is_some());
-        assert!(sandbox.stats().disk_size.is_some());
+        assert!(sandbox.stats().await.disk_size.is_some());
         held.push(sandbox);
         let expected = [before[0] + made, before[1], before[2] + 2 * made];
         crate::lab::until("one in the executor, none in the broker, two in a keeper", || all() == expected)

@@ -82,10 +82,10 @@ async fn fill(lab: &Lab, disk: Bytes) {
             spec.limits.memory = Bytes(128 * MIB);
         })
         .await;
-    let size = sandbox.stats().disk_size.unwrap();
+    let size = sandbox.stats().await.disk_size.unwrap();
     assert!(size <= disk && size.0 > disk.0 * 8 / 10, "{size} of {disk}");
-    let used = || sandbox.stats().disk_used.unwrap();
-    let start = used();
+    let used = async || sandbox.stats().await.disk_used.unwrap();
+    let start = used().await;
 
     // One file; then a file whose name is gone.
     for script in [
@@ -95,9 +95,9 @@ async fn fill(lab: &Lab, disk: Bytes) {
     ] {
         let filled = shell(&sandbox, script).await;
         assert!(filled.stderr.contains("No space left"), "{script}: {filled:?}");
-        no_kill(&sandbox, script);
+        no_kill(&sandbox, script).await;
         said(&sandbox, "rm -f big reserved r[0-9]*").await;
-        assert!(used() <= Bytes(start.0 + MIB), "{script}: given back, {} after {start}", used());
+        assert!(used().await <= Bytes(start.0 + MIB), "{script}: given back, {} after {start}", used().await);
     }
     // Held open by a process that outlives its script, until the step ends.
     let (_held, _) = stays(
@@ -106,15 +106,15 @@ async fn fill(lab: &Lab, disk: Bytes) {
         &["/bin/sh", "-c", "exec 3> gone; rm gone; head -c 2G /dev/zero >&3; echo there; exec sleep 1000"],
     )
     .await;
-    assert!(used().0 * 10 > size.0 * 9, "{} of {size}", used());
+    assert!(used().await.0 * 10 > size.0 * 9, "{} of {size}", used().await);
     let refused = sandbox.write_file("g", FileSource::Bytes(vec![0; 1 << 20]), 0o644, "rollout").await;
     assert!(matches!(refused, Err(FileError::Full { .. })), "{refused:?}");
     sandbox.kill_all().await.unwrap();
-    assert!(used() <= Bytes(start.0 + MIB), "{} after {start}", used());
+    assert!(used().await <= Bytes(start.0 + MIB), "{} after {start}", used().await);
 
     // Holes are no bytes, and are not read as such.
     said(&sandbox, "truncate -s 1T sparse 2>/dev/null || truncate -s 1G sparse; echo ok > ok; cat ok").await;
-    assert!(used() <= Bytes(start.0 + MIB), "a hole of {} after {start}", used());
+    assert!(used().await <= Bytes(start.0 + MIB), "a hole of {} after {start}", used().await);
     let (_, long) = sandbox.open_file("sparse").await.unwrap().unwrap();
     assert!(long >= Bytes(1 << 30), "{long}");
     said(&sandbox, "rm sparse ok").await;
@@ -127,19 +127,19 @@ async fn fill(lab: &Lab, disk: Bytes) {
     for way in ways {
         let (_held, lines) = stays(&sandbox, "rollout", &["/workspace/flood", way]).await;
         let (made, errno): (u64, i32) = (lines[0].parse().unwrap(), lines[1].parse().unwrap());
-        no_kill(&sandbox, way);
+        no_kill(&sandbox, way).await;
         let bounded = [libc::ENOSPC, libc::EMLINK, libc::EDQUOT, libc::E2BIG, libc::EOPNOTSUPP];
         assert!(made < 1_000_000 && bounded.contains(&errno), "{way}: {made} made, then errno {errno}");
         assert!(errno == libc::EOPNOTSUPP || made > 10, "{way}: {made} made, then errno {errno}");
-        assert!(used() <= size, "{way}");
+        assert!(used().await <= size, "{way}");
         sandbox.kill_all().await.unwrap();
         said(&sandbox, "find many -delete").await;
-        assert!(used() <= Bytes(start.0 + 4 * MIB), "{way}: {} after {start}", used());
+        assert!(used().await <= Bytes(start.0 + 4 * MIB), "{way}: {} after {start}", used().await);
     }
     assert_eq!(said(&sandbox, "echo honest > f; cat f").await, "honest");
     sandbox.end().await;
 }
 
-fn no_kill(sandbox: &Held, what: &str) {
-    assert_eq!(sandbox.stats().oom_kills, Some(0), "{what}");
+async fn no_kill(sandbox: &Held, what: &str) {
+    assert_eq!(sandbox.stats().await.oom_kills, Some(0), "{what}");
 }

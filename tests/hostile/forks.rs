@@ -3,7 +3,7 @@
 use executor::sandbox::Exit;
 use tests::census::status;
 
-use crate::lab::{Done, Lab, said, start_as, stays, until};
+use crate::lab::{Done, Lab, said, start_as, stays, until, until_async};
 
 crate::cases![
     "08" a_fork_bomb_meets_its_limit_and_dies_with_its_step,
@@ -20,12 +20,13 @@ int main(void) { for (int s = 1; s < 32; s++) signal(s, SIG_IGN); for (;;) if (f
     lab.program(&sandbox, "bomb", bomb).await;
     for _ in 0..3 {
         let _bomb = start_as(&sandbox, "root", "/", &["/workspace/bomb"]).await.unwrap();
-        let denied = sandbox.stats().pids_denied.unwrap();
-        until("forks are refused", || sandbox.stats().pids_denied.unwrap() > denied + 1000).await;
+        let denied = sandbox.stats().await.pids_denied.unwrap();
+        let refused = async || sandbox.stats().await.pids_denied.unwrap() > denied + 1000;
+        until_async("forks are refused", refused).await;
         let (_, bombs) = lab.processes(&sandbox);
         assert!(bombs.len() <= 64, "{} processes", bombs.len());
         assert_eq!(said(&neighbour, "for i in 1 2 3; do true & done; wait; echo ok").await, "ok");
-        assert_eq!(neighbour.stats().pids_denied, Some(0));
+        assert_eq!(neighbour.stats().await.pids_denied, Some(0));
         sandbox.kill_all().await.unwrap();
         assert_eq!(lab.processes(&sandbox).1, [0i32; 0], "seen from the host");
         assert_eq!(said(&sandbox, "echo ok").await, "ok");
@@ -63,7 +64,7 @@ int main(void) {
     let seen: u64 = others.iter().map(|pid| status(*pid, "Threads").unwrap().parse::<u64>().unwrap()).sum();
     assert_eq!(seen, 64, "the limit, seen from the host");
     assert_eq!(lines, ["63", "99937"]);
-    assert!(sandbox.stats().pids_denied.unwrap() >= 99_937);
+    assert!(sandbox.stats().await.pids_denied.unwrap() >= 99_937);
     sandbox.kill_all().await.unwrap();
     assert_eq!(said(&sandbox, "sleep 0 & wait; echo ok").await, "ok");
     sandbox.end().await;

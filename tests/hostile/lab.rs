@@ -297,8 +297,13 @@ pub async fn said(sandbox: &Held, script: &str) -> String {
 
 /// Waits (hang guard) until something holds.
 pub async fn until(what: &str, mut holds: impl FnMut() -> bool) {
+    until_async(what, async || holds()).await;
+}
+
+/// The same, of what has to be asked.
+pub async fn until_async(what: &str, mut holds: impl AsyncFnMut() -> bool) {
     let deadline = Instant::now() + SETTLE;
-    while !holds() {
+    while !holds().await {
         assert!(Instant::now() < deadline, "never: {what}");
         tokio::time::sleep(SETTLE_PAUSE).await;
     }

@@ -54,7 +54,7 @@ async fn every_kind_of_memory_ends_at_the_limit_inside(lab: &Lab) -> Done {
         lab.program(&sandbox, "bomb", BOMB).await;
         let bomb = start_as(&sandbox, "rollout", "/workspace", &["/workspace/bomb", kind]).await.unwrap();
         let exit = bomb.output().await.exit;
-        let stats = sandbox.stats();
+        let stats = sandbox.stats().await;
         match kind {
             // A tmpfs with a size of its own, half of the memory: it is full before the memory is.
             "shm" => assert_eq!((exit, stats.oom_kills), (Exit::Code(9), Some(0)), "{kind}: {stats:?}"),
@@ -75,7 +75,7 @@ async fn every_kind_of_memory_ends_at_the_limit_inside(lab: &Lab) -> Done {
         let cleaned = "rm -f /dev/shm/f; ipcs -m | awk '/0x/ {print $2}' | xargs -r -n 50 ipcrm shm >/dev/null 2>&1; echo ok";
         assert!(shell(&sandbox, cleaned).await.stdout.ends_with("ok\n"), "{kind}: the sandbox goes on");
         assert_eq!(said(&neighbour, "echo ok").await, "ok", "{kind}");
-        assert_eq!(neighbour.stats().oom_kills, Some(0), "{kind}");
+        assert_eq!(neighbour.stats().await.oom_kills, Some(0), "{kind}");
         sandbox.end().await;
     }
     assert_eq!(host(), before, "the executor and its broker");
@@ -94,7 +94,7 @@ async fn the_page_cache_of_files_is_reclaimed_and_kills_nobody(lab: &Lab) -> Don
         said(&sandbox, "head -c 200M /dev/zero > f && cat f f > /dev/null && wc -c < f").await,
         "209715200"
     );
-    let stats = sandbox.stats();
+    let stats = sandbox.stats().await;
     assert_eq!(stats.oom_kills, Some(0), "{stats:?}");
     assert!(stats.memory_peak.unwrap() <= Bytes(33 * MIB), "{stats:?}");
     assert!(stats.disk_used.unwrap() >= Bytes(200 * MIB), "{stats:?}");

@@ -77,7 +77,7 @@ impl Session<'_> {
             Err(problem) => return self.not_begun(problem, &digest, sandbox),
         };
         let (saved, mut saves) = mpsc::channel(SAVED_QUEUE_MAX);
-        let mut meter = Meter::start(sandbox.stats());
+        let mut meter = Meter::start(sandbox.stats().await);
         let parts = Parts {
             at,
             node: sessions.node().clone(),
@@ -217,7 +217,7 @@ impl Session<'_> {
 
     /// Everything in it is killed before what it made is read.
     async fn end(&self, sandbox: &dyn Sandbox, tally: &mut Tally, kills: &mut Kills) {
-        tally.meter.sample(sandbox.stats());
+        tally.meter.sample(sandbox.stats().await);
         match timeout(KILL_TIMEOUT, sandbox.kill_all()).await {
             Ok(Ok(())) => {}
             Ok(Err(error)) => tally.lost(format!("its processes could not be ended: {error}")),
@@ -225,7 +225,7 @@ impl Session<'_> {
                 tally.lost(format!("its processes were not gone after {}s", KILL_TIMEOUT.as_secs()));
             }
         }
-        tally.meter.sample(sandbox.stats());
+        tally.meter.sample(sandbox.stats().await);
         if tally.verdict.is_some() || matches!(tally.end, SessionEnd::Lost { .. }) {
             return;
         }
@@ -243,7 +243,7 @@ impl Session<'_> {
         match collected {
             Ok(Ok(collected)) => {
                 (tally.artifacts, tally.problems) = (collected.artifacts, collected.problems);
-                tally.meter.sample(sandbox.stats());
+                tally.meter.sample(sandbox.stats().await);
             }
             Ok(Err(CollectError::Lost(reason))) => tally.lost(reason),
             Ok(Err(CollectError::Storage(error))) => {

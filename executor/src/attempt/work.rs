@@ -64,7 +64,7 @@ impl Work<'_> {
         kills: &mut Kills,
         progress: &(impl Fn(Progress) + Sync),
     ) -> Outcome {
-        let mut account = Account::new(Meter::start(self.sandbox.stats()), elapsed(self.clock.began));
+        let mut account = Account::new(Meter::start(self.sandbox.stats().await), elapsed(self.clock.began));
         self.do_work(&mut account, ready, kills, progress).await;
         account.outcome(self.order, self.clock, self.sandbox.image_digest())
     }
@@ -171,7 +171,7 @@ impl Work<'_> {
                 }
                 kill = killed(kills) => return Some(kill),
                 () = &mut deadline => break,
-                () = sleep(SAMPLE_EVERY) => account.meter.sample(self.sandbox.stats()),
+                () = sleep(SAMPLE_EVERY) => account.meter.sample(self.sandbox.stats().await),
                 never = &mut saving => match never {},
             }
         }
@@ -197,7 +197,7 @@ impl Work<'_> {
 
     /// Kills what the step left, in the background too, before anything it made is read.
     async fn end_step(&self, process: &dyn Process, account: &mut Account) {
-        account.meter.sample(self.sandbox.stats());
+        account.meter.sample(self.sandbox.stats().await);
         let lost = match timeout(KILL_TIMEOUT, self.sandbox.kill_all()).await {
             Ok(Ok(())) => None,
             Ok(Err(error)) => Some(format!("its processes could not be ended: {error}")),
@@ -213,7 +213,7 @@ impl Work<'_> {
         {
             account.end = End::Lost { reason };
         }
-        account.meter.sample(self.sandbox.stats());
+        account.meter.sample(self.sandbox.stats().await);
     }
 
     async fn collect(&self, planted: Option<RewardProblem>, captures: Captures, account: &mut Account) {
@@ -272,7 +272,7 @@ impl Work<'_> {
             let collected = outputs::collect(self.sandbox, step, env, storage, self.dir).await?;
             account.artifacts = collected.artifacts;
             account.output_problems = collected.problems;
-            account.meter.sample(self.sandbox.stats());
+            account.meter.sample(self.sandbox.stats().await);
         }
         Ok(())
     }

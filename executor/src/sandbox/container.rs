@@ -695,6 +695,25 @@ impl ContainerSandbox {
     }
 }
 
+/// Blocks: the keeper is asked.
+fn read_stats(tree: &Tree, kept: &Kept, id: &str) -> Stats {
+    let mut stats = Stats {
+        oom_kills: tree.oom_kills(id),
+        pids_denied: tree.forks_refused(id),
+        cpu: tree.cpu_us(id).map(|us| Millis(us / 1000)),
+        memory_peak: tree.memory_peak(id),
+        ..Stats::default()
+    };
+    let disk = |root: OwnedFd| nix::sys::statvfs::fstatvfs(root.as_fd()).ok();
+    if let Some(disk) = kept.get(Kind::Root).ok().and_then(disk) {
+        let bytes = |blocks: u64| Some(Bytes(blocks * disk.fragment_size()));
+        stats.disk_size = bytes(disk.blocks());
+        stats.disk_used = bytes(disk.blocks() - disk.blocks_free());
+        stats.inodes_free = Some(disk.files_available());
+    }
+    stats
+}
+
 #[tonic::async_trait]
 impl Sandbox for ContainerSandbox {
     fn image_digest(&self) -> &str {
@@ -783,23 +802,13 @@ impl Sandbox for ContainerSandbox {
         }
     }
 
-    fn stats(&self) -> Stats {
-        let tree = &self.shared.tree;
-        let mut stats = Stats {
-            oom_kills: tree.oom_kills(&self.id),
-            pids_denied: tree.forks_refused(&self.id),
-            cpu: tree.cpu_us(&self.id).map(|us| Millis(us / 1000)),
-            memory_peak: tree.memory_peak(&self.id),
-            ..Stats::default()
-        };
-        let disk = |root: OwnedFd| nix::sys::statvfs::fstatvfs(root.as_fd()).ok();
-        if let Some(disk) = self.alive().kept.get(Kind::Root).ok().and_then(disk) {
-            let bytes = |blocks: u64| Some(Bytes(blocks * disk.fragment_size()));
-            stats.disk_size = bytes(disk.blocks());
-            stats.disk_used = bytes(disk.blocks() - disk.blocks_free());
-            stats.inodes_free = Some(disk.files_available());
-        }
-        stats
+    async fn stats(&self) -> Stats {
+        let (shared, kept, id) = (Arc::clone(&self.shared), Arc::clone(&self.alive().kept), self.id.clone());
+        let read = tokio::task::spawn_blocking(move || read_stats(&shared.tree, &kept, &id)).await;
+        read.unwrap_or_else(|error| {
+            tracing::error!(sandbox = self.id, %error, "its counters were not read");
+            Stats::default()
+        })
     }
 
     async fn set_limits(&self, limits: Limit) -> Result<(), io::Error> {

@@ -298,6 +298,9 @@ pub fn write(
     })
 }
 
+/// Between two looks whether a copy is still wanted.
+const COPY_BYTES: u64 = 8 << 20;
+
 /// Without a name where the filesystem can: nobody sees it half written, and no checkpoint takes it along.
 /// Says whether it has one.
 fn new_file(dir: BorrowedFd<'_>, beside: &CStr) -> io::Result<(OwnedFd, bool)> {
@@ -328,6 +331,14 @@ fn fill(
         FileSource::File(mut from) => {
             from.rewind()?;
             io::copy(&mut from, file)?;
+        }
+        FileSource::Stoppable { file: mut from, stop } => {
+            from.rewind()?;
+            while io::copy(&mut io::Read::take(&from, COPY_BYTES), file)? > 0 {
+                if stop.is_cancelled() {
+                    return Err(io::Error::new(io::ErrorKind::Interrupted, "nobody waits for it any more"));
+                }
+            }
         }
         FileSource::Part { file: mut from, offset, size } => {
             from.seek(io::SeekFrom::Start(offset))?;
@@ -499,6 +510,30 @@ mod tests {
         assert_eq!(fs::metadata(root.path("b/c/d")).unwrap().permissions().mode() & 0o7777, 0o640);
         assert!(root.path("work/relative").exists());
         assert_eq!(fs::read_dir(root.path("b/c")).unwrap().count(), 1, "nothing else is left");
+    }
+
+    #[test]
+    fn a_copy_that_is_stopped_leaves_what_was_there() {
+        let root = root();
+        root.write("/a").unwrap();
+        let copy = |is_stopped: bool| {
+            let mut file = tempfile::tempfile().unwrap();
+            io::Write::write_all(&mut file, b"new").unwrap();
+            let stop = tokio_util::sync::CancellationToken::new();
+            if is_stopped {
+                stop.cancel();
+            }
+            let content = FileSource::Stoppable { file, stop };
+            write(root.fd.as_fd(), "/work", "/a", content, 0o644, root.owner)
+        };
+        assert!(matches!(copy(true), Err(FileError::Io { .. })));
+        assert_eq!(root.read("/a").unwrap().as_deref(), Some("content"));
+        let beside = |entry: io::Result<fs::DirEntry>| {
+            entry.unwrap().file_name().to_string_lossy().starts_with(".rollyard-")
+        };
+        assert!(!fs::read_dir(root.path("")).unwrap().any(beside));
+        copy(false).unwrap();
+        assert_eq!(root.read("/a").unwrap().as_deref(), Some("new"));
     }
 
     #[test]

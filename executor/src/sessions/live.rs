@@ -385,7 +385,10 @@ impl Live {
     }
 
     pub(crate) async fn stats(self: &Arc<Self>) -> Option<crate::sandbox::Stats> {
-        self.sandbox.read().await.as_ref().map(|sandbox| sandbox.stats())
+        match self.sandbox.read().await.as_ref() {
+            Some(sandbox) => Some(sandbox.stats().await),
+            None => None,
+        }
     }
 
     pub(crate) fn actions(&self) -> u64 {

@@ -112,23 +112,29 @@ impl Service {
                 live.check_claim(claim)?;
                 Ok(live)
             }
-            None => Err(match self.past(&id).await? {
+            None => Err(match self.past_path(&id).await? {
                 Some(_) => Refusal::ended(sandbox),
                 None => not_found(sandbox),
             }),
         }
     }
 
-    /// What a session that is over left.
-    async fn past(&self, id: &SandboxId) -> Result<Option<Arc<ActionLog>>, Refusal> {
+    /// Where a session that is over left its log.
+    async fn past_path(&self, id: &SandboxId) -> Result<Option<PathBuf>, Refusal> {
         if id.node.as_ref().is_some_and(|node| node != self.sessions.node()) {
             return Ok(None);
         }
         let (sessions, id) = (Arc::clone(&self.sessions), id.clone());
-        let read = tokio::task::spawn_blocking(move || sessions.past_log(&id)).await;
-        let failed =
-            |error: tokio::task::JoinError| Refusal::new(SandboxCode::StorageFailed, error.to_string());
-        Ok(read.map_err(failed)??.map(Arc::new))
+        let looked = tokio::task::spawn_blocking(move || sessions.past_path(&id)).await;
+        looked.map_err(|error| Refusal::new(SandboxCode::StorageFailed, error.to_string()))
+    }
+
+    /// What it left there.
+    async fn past(&self, id: &SandboxId) -> Result<Option<Arc<ActionLog>>, Refusal> {
+        match self.past_path(id).await? {
+            Some(path) => self.sessions.past.get(path).await,
+            None => Ok(None),
+        }
     }
 }
 
@@ -342,7 +348,7 @@ impl Sandboxes for Service {
     async fn list_files(&self, request: Request<v1::ListFilesRequest>) -> Answer<v1::ListFilesReply> {
         let request = request.into_inner();
         let live = self.live(&request.sandbox, &request.claim).await?;
-        Ok(Response::new(transfers::list(&live, &request).await?))
+        Ok(Response::new(transfers::list(&live, request).await?))
     }
 
     async fn stat_file(&self, request: Request<v1::StatFileRequest>) -> Answer<v1::FileInfo> {

@@ -9,12 +9,13 @@ use rollout::text::shown;
 use rollout_wire::v1::{self, write_file_chunk::Chunk};
 use tokio::io::AsyncWriteExt as _;
 use tokio::sync::{OwnedSemaphorePermit, mpsc};
+use tokio_util::sync::CancellationToken;
 use tonic::{Status, Streaming};
 
 use super::actions::{PAGE_MAX, RESULT_BYTES_MAX};
 use super::commands;
 use super::error::{Refusal, SandboxCode};
-use super::live::{Live, TRANSFERS_MAX};
+use super::live::{Lent, Live, TRANSFERS_MAX};
 use super::streams::CHUNK_BYTES;
 use crate::ceilings::descriptors;
 use crate::sandbox::FileSource;
@@ -52,56 +53,60 @@ pub(super) fn info(entry: Entry) -> v1::FileInfo {
     }
 }
 
-async fn info_of(live: &Arc<Live>, path: &str) -> Result<v1::FileInfo, Refusal> {
-    let lent = live.lend().await?;
-    let driven = lent.driven()?;
-    let found = live.unless_over(async { Ok(driven.stat(path).await?) }).await?;
-    found.map(info).ok_or_else(|| Refusal::no_file(path))
+/// File work, whose thread goes on when nobody waits for it: the sandbox is lent to it to its real end.
+async fn to_its_end<T: Send + 'static, W>(
+    live: &Arc<Live>,
+    work: impl FnOnce(Lent) -> W,
+) -> Result<T, Refusal>
+where
+    W: Future<Output = Result<T, Refusal>> + Send + 'static,
+{
+    let working = live.tasks().spawn(work(live.lend().await?));
+    let ended = async {
+        let lost = |error: tokio::task::JoinError| Refusal::new(SandboxCode::StartFailed, error.to_string());
+        working.await.map_err(lost)?
+    };
+    live.unless_over(ended).await
 }
 
 pub(super) async fn stat(live: &Arc<Live>, path: &str) -> Result<v1::FileInfo, Refusal> {
-    info_of(live, path).await
+    let asked = path.to_owned();
+    let found = to_its_end(live, |lent| async move { Ok(lent.driven()?.stat(&asked).await?) }).await?;
+    found.map(info).ok_or_else(|| Refusal::no_file(path))
 }
 
 pub(super) async fn list(
     live: &Arc<Live>,
-    request: &v1::ListFilesRequest,
+    request: v1::ListFilesRequest,
 ) -> Result<v1::ListFilesReply, Refusal> {
     if !(1..=PAGE_MAX).contains(&request.page_size) {
         return Err(Refusal::bad("page_size", format!("1 to {PAGE_MAX}")));
     }
     let entries_max = usize::try_from(request.page_size).unwrap_or(usize::MAX);
-    let lent = live.lend().await?;
-    let driven = lent.driven()?;
-    let listed = live
-        .unless_over(async { Ok(driven.list_page(&request.path, &request.after, entries_max).await?) })
-        .await?;
+    let (path, after) = (request.path.clone(), request.after);
+    let listing = |lent: Lent| async move { Ok(lent.driven()?.list_page(&path, &after, entries_max).await?) };
+    let listed = to_its_end(live, listing).await?;
     let page = listed.ok_or_else(|| Refusal::no_file(&request.path))?;
     Ok(v1::ListFilesReply { files: page.entries.into_iter().map(info).collect(), more: page.more })
 }
 
 pub(super) async fn make_dir(live: &Arc<Live>, path: &str, user: String) -> Result<v1::FileInfo, Refusal> {
-    {
-        let lent = live.lend().await?;
-        let (sandbox, user) = (lent.sandbox()?, commands::user(live, user));
-        live.unless_over(async { Ok(sandbox.make_dir(path, &user).await?) }).await?;
-    }
-    info_of(live, path).await
+    let (asked, user) = (path.to_owned(), commands::user(live, user));
+    to_its_end(live, |lent| async move { Ok(lent.sandbox()?.make_dir(&asked, &user).await?) }).await?;
+    stat(live, path).await
 }
 
 pub(super) async fn remove(live: &Arc<Live>, path: &str) -> Result<bool, Refusal> {
-    let lent = live.lend().await?;
-    let driven = lent.driven()?;
-    live.unless_over(async { Ok(driven.remove(path).await?) }).await
+    let path = path.to_owned();
+    to_its_end(live, |lent| async move { Ok(lent.driven()?.remove(&path).await?) }).await
 }
 
 // ---- reading ----------------------------------------------------------------------------------
 
 /// Opens the version that is asked for; empty: whatever is there.
 async fn pinned(live: &Arc<Live>, path: &str, version: &str) -> Result<Pinned, Refusal> {
-    let lent = live.lend().await?;
-    let driven = lent.driven()?;
-    let opened = live.unless_over(async { Ok(driven.open_pinned(path).await) }).await?;
+    let asked = path.to_owned();
+    let opened = to_its_end(live, |lent| async move { Ok(lent.driven()?.open_pinned(&asked).await) }).await?;
     match opened {
         Ok(Some(pinned)) if version.is_empty() || pinned.entry.version.0 == version => Ok(pinned),
         // Something else took its place, or nothing did.
@@ -220,10 +225,10 @@ async fn place(
     mode: Option<u32>,
     user: String,
 ) -> Result<(), Refusal> {
-    let lent = live.lend().await?;
-    let (sandbox, user) = (lent.sandbox()?, commands::user(live, user));
-    live.unless_over(async { Ok(sandbox.write_file(path, content, mode.unwrap_or(MODE), &user).await?) })
-        .await
+    let (path, mode, user) = (path.to_owned(), mode.unwrap_or(MODE), commands::user(live, user));
+    let placing =
+        |lent: Lent| async move { Ok(lent.sandbox()?.write_file(&path, content, mode, &user).await?) };
+    to_its_end(live, placing).await
 }
 
 /// Gathers a file beside the sandbox, and places it when all of it has come.
@@ -241,8 +246,11 @@ pub(super) async fn write(
     let file = live.unless_over(gather(live, &start.claim, start.size, chunks)).await?;
     // Another may drive it by now.
     live.check_claim(&start.claim)?;
-    place(live, &start.path, FileSource::File(file), start.mode, start.user).await?;
-    info_of(live, &start.path).await
+    let stop = CancellationToken::new();
+    let _nobody_waits = stop.clone().drop_guard();
+    let content = FileSource::Stoppable { file, stop };
+    place(live, &start.path, content, start.mode, start.user).await?;
+    stat(live, &start.path).await
 }
 
 async fn gather(

@@ -235,7 +235,7 @@ impl Sandbox for FakeSandbox {
         passed.map_err(|source| FileError::Io { path: path.clone(), source })?;
         let bytes = match content {
             FileSource::Bytes(bytes) => bytes,
-            FileSource::File(mut file) => {
+            FileSource::File(mut file) | FileSource::Stoppable { mut file, .. } => {
                 let mut bytes = Vec::new();
                 io::Read::read_to_end(&mut file, &mut bytes).unwrap();
                 bytes
@@ -384,7 +384,7 @@ impl Sandbox for FakeSandbox {
         Ok(())
     }
 
-    fn stats(&self) -> Stats {
+    async fn stats(&self) -> Stats {
         *self.inner.stats.lock().unwrap()
     }
 

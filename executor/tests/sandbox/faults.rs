@@ -18,6 +18,7 @@ crate::tests![
     a_keeper_ends_with_its_executor_and_holds_its_directory_until_then,
     a_sweep_waits_for_a_loop_device_that_lets_go_late,
     what_an_executor_keeps_is_for_its_owner_alone,
+    counters_that_are_slow_to_read_hold_up_nothing_else,
     a_call_without_room_for_a_descriptor_is_refused_alone,
     a_dead_init_is_a_dead_sandbox,
     a_second_executor_on_the_same_directory_is_refused_while_the_first_lives,
@@ -148,7 +149,7 @@ async fn a_keeper_killed_without_warning_ends_the_backend(lab: Lab) {
         ("a keeper is gone", "a keeper is gone")
     );
     assert!(one.open_file("/etc/passwd").await.is_err());
-    assert_eq!(one.stats().disk_size, None);
+    assert_eq!(one.stats().await.disk_size, None);
     let refused = lab.backend.create(lab.spec()).await.unwrap_err();
     assert_eq!(refused.to_string(), "the sandbox backend ended: a keeper is gone");
     one.destroy().await.unwrap();
@@ -273,5 +274,34 @@ async fn a_call_without_room_for_a_descriptor_is_refused_alone(lab: Lab) {
         assert!(sandbox.open_file("/etc/passwd").await.unwrap().is_some());
         said(&*sandbox, "true").await;
         sandbox.destroy().await.unwrap();
+    }
+}
+
+async fn counters_that_are_slow_to_read_hold_up_nothing_else(lab: Lab) {
+    use nix::sys::signal::{Signal, kill};
+    let sandbox: std::sync::Arc<dyn executor::sandbox::Sandbox> = lab.sandbox().await.into();
+    lab.full().await;
+    let keepers: Vec<_> = crate::life::children("rollyard-keeper")
+        .into_iter()
+        .map(|keeper| nix::unistd::Pid::from_raw(keeper.cast_signed()))
+        .collect();
+    keepers.iter().for_each(|keeper| kill(*keeper, Signal::SIGSTOP).unwrap());
+    // More than the runtime has threads.
+    let reading: Vec<_> = (0..8)
+        .map(|_| {
+            let sandbox = std::sync::Arc::clone(&sandbox);
+            tokio::spawn(async move { sandbox.stats().await })
+        })
+        .collect();
+    let free = tokio::time::timeout(std::time::Duration::from_secs(10), async {
+        for _ in 0..8 {
+            tokio::spawn(tokio::time::sleep(std::time::Duration::from_millis(20))).await.unwrap();
+        }
+    });
+    let free = free.await;
+    keepers.iter().for_each(|keeper| kill(*keeper, Signal::SIGCONT).unwrap());
+    assert!(free.is_ok(), "the threads of the runtime wait for a keeper");
+    for stats in reading {
+        assert!(stats.await.unwrap().disk_size.is_some());
     }
 }

@@ -23,7 +23,7 @@ async fn a_fork_bomb_meets_the_pids_limit_and_dies_at_the_end_of_its_step(lab: L
     let bomb = "int main(void) { for (;;) { if (fork() == 0) setsid(); } }";
     compiled(&lab, &*sandbox, "bomb", bomb).await;
     let (_bomb, _pipes) = start(&*sandbox, "rollout", "/", &["/workspace/bomb"], &[]).await.unwrap();
-    while sandbox.stats().pids_denied.unwrap() < 1000 {
+    while sandbox.stats().await.pids_denied.unwrap() < 1000 {
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
     assert!(start(&*sandbox, "rollout", "/", &["/bin/true"], &[]).await.is_err(), "no room for one more");
@@ -42,10 +42,10 @@ async fn a_memory_bomb_is_killed_inside_and_counted(lab: Lab) {
     let sandbox = lab.backend.create(spec).await.unwrap();
     let bomb = "#include <stdlib.h>\n#include <string.h>\nint main(void) { for (;;) memset(malloc(1 << 20), 1, 1 << 20); }";
     compiled(&lab, &*sandbox, "bomb", bomb).await;
-    let before = sandbox.stats().oom_kills.unwrap();
+    let before = sandbox.stats().await.oom_kills.unwrap();
     let (bomb, _pipes) = start(&*sandbox, "rollout", "/", &["/workspace/bomb"], &[]).await.unwrap();
     assert_eq!(bomb.wait().await.unwrap(), Exit::Signal(9));
-    let stats = sandbox.stats();
+    let stats = sandbox.stats().await;
     assert!(stats.oom_kills.unwrap() > before, "{stats:?}");
     assert!(stats.memory_peak.unwrap() <= Bytes((32 + 16) << 20), "{stats:?}");
     assert!(stats.memory_peak.unwrap() >= Bytes(32 << 20), "{stats:?}");
@@ -61,7 +61,7 @@ async fn fill(sandbox: &dyn executor::sandbox::Sandbox) {
         shell(sandbox, "head -c 2G /dev/zero > /workspace/f; LC_ALL=C ls -s --block-size=1 /workspace/f")
             .await;
     assert!(output.stderr.contains("No space left"), "{output:?}");
-    let stats = sandbox.stats();
+    let stats = sandbox.stats().await;
     assert_eq!(stats.oom_kills, Some(0));
     assert!(stats.disk_used.unwrap().0 * 10 > stats.disk_size.unwrap().0 * 9, "{stats:?}");
     let refused = sandbox
@@ -74,13 +74,13 @@ async fn fill(sandbox: &dyn executor::sandbox::Sandbox) {
 
 async fn a_full_disk_is_no_space_and_no_oom_on_tmpfs(lab: Lab) {
     let sandbox = lab.sandbox().await;
-    assert_eq!(sandbox.stats().disk_size, Some(Bytes(16 << 20)));
+    assert_eq!(sandbox.stats().await.disk_size, Some(Bytes(16 << 20)));
     fill(&*sandbox).await;
     let inodes =
         shell(&*sandbox, "i=0; while : > /workspace/i$i; do i=$((i+1)); done 2>/dev/null; echo $i").await;
     let made: u64 = inodes.stdout.trim().parse().unwrap_or(0);
     assert!(made < (16 << 20) / 4096, "{inodes:?}");
-    assert_eq!(sandbox.stats().oom_kills, Some(0));
+    assert_eq!(sandbox.stats().await.oom_kills, Some(0));
     sandbox.destroy().await.unwrap();
 }
 
@@ -90,7 +90,7 @@ async fn a_full_disk_is_no_space_on_a_loop_disk_that_then_goes_away(lab: Lab) {
     let sandbox = lab.backend.create(spec).await.unwrap();
     let census = executor::census::take(&lab.data_dir()).unwrap();
     assert_eq!((census.loops.len(), census.files.len()), (1, 0), "{census}");
-    let size = sandbox.stats().disk_size.unwrap();
+    let size = sandbox.stats().await.disk_size.unwrap();
     assert!(size <= Bytes(300 << 20) && size > Bytes(250 << 20), "{size}");
     fill(&*sandbox).await;
     let flags = r#"#include <fcntl.h>
@@ -108,9 +108,9 @@ async fn limits_can_be_rewritten_for_the_next_step(lab: Lab) {
     limits.pids = 3;
     limits.memory = Bytes(64 << 20);
     sandbox.set_limits(limits).await.unwrap();
-    let denied = sandbox.stats().pids_denied.unwrap();
+    let denied = sandbox.stats().await.pids_denied.unwrap();
     shell(&*sandbox, "for i in 1 2 3 4 5; do sleep 0.1 & done; wait").await;
-    assert!(sandbox.stats().pids_denied.unwrap() > denied);
+    assert!(sandbox.stats().await.pids_denied.unwrap() > denied);
     limits.pids = 64;
     limits.memory = Bytes(512 << 20);
     sandbox.set_limits(limits).await.unwrap();

@@ -156,7 +156,7 @@ int main(void) { int s[2]; char *m = malloc(16 << 20); memset(m, 7, 16 << 20);
     let next = lab.sandbox().await;
     let id = "s1";
     assert_eq!(fs::metadata(group(&lab, id).unwrap()).unwrap().ino(), inode, "the next sandbox has it");
-    let stats = next.stats();
+    let stats = next.stats().await;
     assert_eq!((stats.oom_kills, stats.pids_denied), (Some(0), Some(0)));
     assert!(stats.memory_peak.unwrap() < Bytes(8 * MIB), "{stats:?}");
     // Its limit is its own: neither the last one's nor that of the reset.
@@ -173,7 +173,7 @@ async fn a_memory_group_that_saw_an_oom_kill_is_not_handed_on(lab: Lab) {
     let last = lab.backend.create(spec).await.unwrap();
     let inode = fs::metadata(&own).unwrap().ino();
     let killed = shell(&*last, "head -c 100M /dev/zero | tail -c 100M > /dev/null").await;
-    assert!(last.stats().oom_kills.unwrap() > 0, "{killed:?}");
+    assert!(last.stats().await.oom_kills.unwrap() > 0, "{killed:?}");
     last.destroy().await.unwrap();
     let after = lab.full().await;
     assert_eq!(
@@ -184,7 +184,7 @@ async fn a_memory_group_that_saw_an_oom_kill_is_not_handed_on(lab: Lab) {
     let ready = fs::read_dir(own.parent().unwrap()).unwrap().flatten();
     assert!(ready.into_iter().all(|entry| entry.ino() != inode), "it is gone");
     let next = lab.sandbox().await;
-    assert_eq!(next.stats().oom_kills, Some(0));
+    assert_eq!(next.stats().await.oom_kills, Some(0));
     next.destroy().await.unwrap();
 }
 
@@ -294,7 +294,7 @@ async fn a_disk_made_ahead_is_taken_once_and_holds_no_byte_of_another(lab: Lab) 
     }
     // Other sizes get their own.
     let other = lab.backend.create(sized(&lab, size + MIB)).await.unwrap();
-    assert!(other.stats().disk_size.unwrap() > Bytes(250 * MIB));
+    assert!(other.stats().await.disk_size.unwrap() > Bytes(250 * MIB));
     other.destroy().await.unwrap();
     assert_eq!(lab.full().await.disks, 4);
 }
