@@ -11,7 +11,7 @@ use sha2::{Digest as _, Sha256};
 use super::ending::Ending;
 use super::error::{Refusal, SandboxCode};
 use super::live::{ACTIONS_RUNNING_MAX, Live};
-use super::log::{ActionLog, Begun, DONE, LogError};
+use super::log::{ActionLog, Begun, DONE, LogError, UNKNOWN};
 use super::run::{Command, refused, run};
 use super::{commands, transfers};
 use crate::clock::wall_now;
@@ -98,17 +98,26 @@ pub(super) async fn act(live: &Arc<Live>, request: v1::ActRequest) -> Result<v1:
             session.log.lose(&id);
             return Err(error);
         }
-        let result = if session.is_over() {
-            refused(&Refusal::ended(&session.name()))
+        let worked = if session.is_over() {
+            Ok(refused(&Refusal::ended(&session.name())))
         } else {
             work.run(&session).await
         };
         session.touch();
-        session.log.end(&id, result.clone()).await.map(|()| result)
+        let result = match worked {
+            Ok(result) => result,
+            Err(refusal) => {
+                tracing::debug!(sandbox = %session.id(), problem = refusal.message, "an action is unknown");
+                session.log.lose(&id);
+                return Ok(None);
+            }
+        };
+        session.log.end(&id, result.clone()).await.map(|()| Some(result))
     });
     let lost = |_| Refusal::new(SandboxCode::StartFailed, "the action ended without a word");
     let result = done.await.map_err(lost)??;
-    Ok(v1::ActReply { state: DONE.to_owned(), result: Some(result), repeated: false, ordinal })
+    let state = if result.is_some() { DONE } else { UNKNOWN };
+    Ok(v1::ActReply { state: state.to_owned(), result, repeated: false, ordinal })
 }
 
 fn conflict(id: &str) -> Refusal {
@@ -231,19 +240,21 @@ fn checked_run(live: &Live, run: v1::RunCommand) -> Result<Work, Refusal> {
 }
 
 impl Work {
-    async fn run(self, live: &Arc<Live>) -> v1::ActResult {
-        match self {
-            Self::Run(command) => run(live, command).await,
+    /// # Errors
+    /// Whether it was done is not known.
+    async fn run(self, live: &Arc<Live>) -> Result<v1::ActResult, Refusal> {
+        Ok(match self {
+            Self::Run(command) => return run(live, command).await,
             Self::InShell { name, text, timeout, output_max } => {
                 // The shell may stand still.
                 if let Err(refusal) = live.wake().await {
-                    return refused(&refusal);
+                    return Ok(refused(&refusal));
                 }
                 live.shells.run(live, &name, &text, timeout, output_max).await
             }
             Self::Put(put) => timed(transfers::put(live, put)).await,
             Self::Get(path) => timed(transfers::get(live, &path)).await,
-        }
+        })
     }
 }
 

@@ -22,6 +22,9 @@ use crate::sandbox::driven::{Opened, Opening, Streams, TreeProcess};
 const QUEUE_MAX: usize = 4;
 /// Of one message of standard input.
 const STDIN_BYTES_MAX: usize = 64 << 10;
+/// Of standard input that the process does not take: past it nothing more of the client is read, and
+/// signals behind it wait too.
+const STDIN_PENDING_MAX: usize = 1 << 20;
 /// At the end of a process, of what is left in its pipes.
 const LAST_CHUNKS_MAX: usize = 64;
 
@@ -38,6 +41,8 @@ struct Exec {
     deadline: Instant,
     detach: bool,
     outputs: mpsc::Sender<Result<v1::ExecOutput, Status>>,
+    /// Room for how it ended: a client that is slow holds up no end, and is told all the same.
+    last_word: mpsc::OwnedPermit<Result<v1::ExecOutput, Status>>,
     /// Of a client that is there.
     busy: Option<Busy>,
     _permit: OwnedSemaphorePermit,
@@ -88,7 +93,10 @@ pub(super) async fn exec(
     if let Some(terminal) = terminal {
         (stdin, stdout) = Stream::terminal(terminal).map_err(failed)?;
     }
-    let (outputs, queue) = mpsc::channel(QUEUE_MAX);
+    let (outputs, queue) = mpsc::channel(QUEUE_MAX + 1);
+    let Ok(last_word) = outputs.clone().try_reserve_owned() else {
+        return Err(Refusal::ended(&live.name()));
+    };
     let started = Output::Started(v1::ExecStarted { pid });
     let _there_is_room = outputs.try_send(Ok(v1::ExecOutput { output: Some(started) }));
     let exec = Exec {
@@ -101,6 +109,7 @@ pub(super) async fn exec(
         deadline: Instant::now() + timeout,
         detach: begin.detach,
         outputs,
+        last_word,
         busy,
         _permit: permit,
     };
@@ -139,14 +148,14 @@ impl Exec {
             Stop::ClientGone(refusal) => {
                 end_tree(self.process.as_ref()).await;
                 if let Some(refusal) = refusal {
-                    let _gone = self.outputs.send(Err(refusal.into())).await;
+                    self.last_word.send(Err(refusal.into()));
                 }
                 return;
             }
             Stop::SessionOver => {
                 end_tree(self.process.as_ref()).await;
                 let refusal = Refusal::ended(&self.live.name());
-                let _gone = self.outputs.try_send(Err(refusal.into()));
+                self.last_word.send(Err(refusal.into()));
                 return;
             }
         };
@@ -158,10 +167,7 @@ impl Exec {
             None => {}
         }
         let ended = Output::Ended(v1::ExecEnded { exit_code, signal, timed_out });
-        tokio::select! {
-            _gone = self.outputs.send(Ok(v1::ExecOutput { output: Some(ended) })) => {}
-            () = self.live.over() => {}
-        }
+        self.last_word.send(Ok(v1::ExecOutput { output: Some(ended) }));
         if !self.is_terminal {
             leave(&self.live, self.stdout, self.stderr);
         }
@@ -196,10 +202,13 @@ impl Exec {
                     match written {
                         Ok(written) => sent += written,
                         // The process closed its input: what comes now is for nobody.
-                        Err(_) => stdin.close(),
+                        Err(_) => {
+                            stdin.close();
+                            (pending, sent) = (Vec::new(), 0);
+                        }
                     }
                 }
-                input = inputs.message(), if has_inputs && !writes => {
+                input = inputs.message(), if has_inputs && pending.len() - sent < STDIN_PENDING_MAX => {
                     live.touch();
                     let input = match input {
                         Ok(input) => input,
@@ -220,7 +229,11 @@ impl Exec {
                             if let Err(refusal) = live.wake().await {
                                 return Stop::ClientGone(Some(refusal));
                             }
-                            (pending, sent) = (bytes, 0);
+                            pending.drain(..sent);
+                            sent = 0;
+                            if !stdin.is_over() {
+                                pending.extend(bytes);
+                            }
                         }
                         Some(Input::CloseStdin(closed)) => closes |= closed,
                         Some(Input::Resize(size)) => {

@@ -11,8 +11,8 @@ use super::error::{Refusal, SandboxCode};
 use super::live::{BACKGROUND_MAX, Live};
 use super::streams::{CHUNK_BYTES, Kept, Stream};
 use crate::clock::wall_now;
-use crate::sandbox::Exit;
 use crate::sandbox::driven::{Opened, Opening, Streams, TreeProcess};
+use crate::sandbox::{Exit, SpawnError};
 
 /// For init to start a process. Whatever runs in the sandbox may be in its way.
 pub(super) const START_TIMEOUT: Duration = Duration::from_secs(30);
@@ -31,8 +31,31 @@ pub(super) struct Command {
     pub output_max: usize,
 }
 
+/// Why no process of the session runs.
+#[derive(Debug)]
+pub(super) enum NotStarted {
+    Refused(Refusal),
+    /// It was asked for, and nobody waited for the answer: it may have done something before it was
+    /// ended.
+    Unknown(Refusal),
+}
+
+impl From<Refusal> for NotStarted {
+    fn from(refusal: Refusal) -> Self {
+        Self::Refused(refusal)
+    }
+}
+
+impl From<NotStarted> for Refusal {
+    fn from(not_started: NotStarted) -> Self {
+        match not_started {
+            NotStarted::Refused(refusal) | NotStarted::Unknown(refusal) => refusal,
+        }
+    }
+}
+
 /// Starts a process of the session, or refuses within a bounded time.
-pub(super) async fn start(live: &Arc<Live>, opening: Opening) -> Result<Opened, Refusal> {
+pub(super) async fn start(live: &Arc<Live>, opening: Opening) -> Result<Opened, NotStarted> {
     let lent = live.lend().await?;
     let driven = lent.driven()?;
     let started = live.unless_over(async {
@@ -41,7 +64,11 @@ pub(super) async fn start(live: &Arc<Live>, opening: Opening) -> Result<Opened, 
             Refusal::new(SandboxCode::StartFailed, words)
         })
     });
-    Ok(started.await??)
+    let answered = started.await.map_err(NotStarted::Unknown)?;
+    answered.map_err(|error| match error {
+        dead @ SpawnError::Dead { .. } => NotStarted::Unknown(dead.into()),
+        error => NotStarted::Refused(error.into()),
+    })
 }
 
 pub(super) fn io_failed(error: &std::io::Error) -> Refusal {
@@ -54,15 +81,19 @@ pub(super) fn io_failed(error: &std::io::Error) -> Refusal {
 
 /// Runs it to its end, its deadline, or that of the session. What it leaves in the background goes on; of
 /// that nothing is kept.
-pub(super) async fn run(live: &Arc<Live>, command: Command) -> v1::ActResult {
+///
+/// # Errors
+/// Whether it ran is not known.
+pub(super) async fn run(live: &Arc<Live>, command: Command) -> Result<v1::ActResult, Refusal> {
     let started_at = wall_now();
     let mut result = match Running::start(live, command).await {
         Ok(running) => running.finish(live).await,
-        Err(refusal) => refused(&refusal),
+        Err(NotStarted::Refused(refusal)) => refused(&refusal),
+        Err(NotStarted::Unknown(refusal)) => return Err(refusal),
     };
     result.started_at_us = started_at.0;
     result.finished_at_us = wall_now().0;
-    result
+    Ok(result)
 }
 
 pub(super) fn refused(refusal: &Refusal) -> v1::ActResult {
@@ -106,7 +137,7 @@ struct Running {
 }
 
 impl Running {
-    async fn start(live: &Arc<Live>, mut command: Command) -> Result<Self, Refusal> {
+    async fn start(live: &Arc<Live>, mut command: Command) -> Result<Self, NotStarted> {
         let failed = |error: std::io::Error| io_failed(&error);
         let (stdin, stdin_end) = if command.stdin.is_empty() {
             (Stream::none(), None)

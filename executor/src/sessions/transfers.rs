@@ -141,7 +141,9 @@ pub(super) async fn read(
         return Err(Refusal::bad("offset", format!("it has {size} bytes")));
     }
     let end = request.size.map_or(size, |asked| size.min(request.offset.saturating_add(asked)));
-    let (chunks, queue) = mpsc::channel(QUEUE_MAX);
+    let (chunks, queue) = mpsc::channel(QUEUE_MAX + 1);
+    // Room for it is kept: a reader that is slow holds up no end, and is told all the same.
+    let last_word = chunks.clone().try_reserve_owned();
     let session = Arc::clone(live);
     live.tasks().spawn(async move {
         let _permit = permit;
@@ -151,8 +153,8 @@ pub(super) async fn read(
             () = chunks.closed() => Ok(()),
             () = session.over() => Err(Refusal::ended(&session.name())),
         };
-        if let Err(refusal) = sent {
-            let _nobody_listens = chunks.send(Err(refusal.into())).await;
+        if let (Err(refusal), Ok(last_word)) = (sent, last_word) {
+            last_word.send(Err(refusal.into()));
         }
     });
     Ok(queue)

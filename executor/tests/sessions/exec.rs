@@ -15,6 +15,8 @@ crate::sessions![
     a_client_that_does_not_listen_makes_the_process_wait,
     a_call_that_takes_nothing_holds_up_no_other,
     descriptors_that_run_out_are_refused_by_name,
+    a_signal_is_heard_behind_input_that_nobody_takes,
+    a_reader_that_is_slow_holds_up_no_end_and_is_told,
     a_process_ends_at_its_deadline,
     a_port_is_forwarded_both_ways,
     nothing_leads_to_the_sockets_of_the_executor,
@@ -129,14 +131,15 @@ async fn a_terminal_is_driven(lab: &mut Lab) {
     let sandbox = lab.sandbox().await;
     let mut begin = start(
         &sandbox,
-        "tty; stty size; echo $TERM; trap 'stty size' WINCH; read x; while :; do sleep 0.01; done",
+        "trap 'stty size' WINCH; tty; stty size; echo $TERM; read x; echo ready; while :; do sleep 0.01; done",
     );
     begin.pty = Some(v1::PtySize { columns: 91, rows: 17 });
     let mut exec = Exec::new(&sandbox, begin).await.unwrap();
     let seen = exec.until("xterm-256color").await;
     assert!(seen.contains("/dev/pts/") && seen.contains("17 91"), "{seen}");
     exec.send(exec_input::Input::Stdin(b"go\r".to_vec())).await;
-    exec.until("go").await;
+    // Not the echo of the keys: from here on it takes the signal.
+    exec.until("ready").await;
     exec.send(exec_input::Input::Resize(v1::PtySize { columns: 20, rows: 10 })).await;
     exec.until("10 20").await;
     exec.send(exec_input::Input::Stdin(b"\x03".to_vec())).await;
@@ -179,6 +182,53 @@ async fn a_client_that_does_not_listen_makes_the_process_wait(lab: &mut Lab) {
     assert!(count < 2000, "{count} x 100 kB were taken and nobody listens");
     drop(exec);
     lab.finish(&sandbox).await;
+}
+
+async fn a_signal_is_heard_behind_input_that_nobody_takes(lab: &mut Lab) {
+    let sandbox = lab.sandbox().await;
+    let script = "trap 'exit 9' INT; echo up; while :; do sleep 0.01; done";
+    let mut exec = Exec::new(&sandbox, start(&sandbox, script)).await.unwrap();
+    exec.until("up\n").await;
+    for _ in 0..8 {
+        exec.send(exec_input::Input::Stdin(vec![b'x'; 64 << 10])).await;
+    }
+    exec.send(exec_input::Input::Signal(2)).await;
+    assert_eq!(exec.rest().await.2.exit_code, Some(9));
+    lab.finish(&sandbox).await;
+}
+
+async fn a_reader_that_is_slow_holds_up_no_end_and_is_told(lab: &mut Lab) {
+    let sandbox = lab.sandbox().await;
+    sandbox.said("make", "head -c 12000000 /dev/zero > large").await;
+    let request = v1::ReadFileRequest {
+        sandbox: sandbox.name.clone(),
+        path: "large".to_owned(),
+        ..v1::ReadFileRequest::default()
+    };
+    let mut reading = sandbox.client.clone().read_file(request).await.unwrap().into_inner();
+    let mut exec = Exec::new(&sandbox, start(&sandbox, "exec cat large /dev/zero")).await.unwrap();
+    // Until what is between them and their readers is full.
+    tokio::time::sleep(std::time::Duration::from_millis(300)).await;
+    let began = std::time::Instant::now();
+    lab.finish(&sandbox).await;
+    assert!(began.elapsed() < std::time::Duration::from_secs(10), "{:?}", began.elapsed());
+    let mut bytes = 0;
+    let told = loop {
+        match reading.message().await {
+            Ok(Some(chunk)) => bytes += chunk.data.len(),
+            Ok(None) => panic!("it ended as if it were whole, after {bytes}"),
+            Err(told) => break told,
+        }
+    };
+    assert_eq!(code(&told), "sandbox_ended");
+    let told = loop {
+        match exec.outputs.message().await {
+            Ok(Some(_)) => {}
+            Ok(None) => panic!("it ended as if nothing were"),
+            Err(told) => break told,
+        }
+    };
+    assert_eq!(code(&told), "sandbox_ended");
 }
 
 async fn a_process_ends_at_its_deadline(lab: &mut Lab) {
