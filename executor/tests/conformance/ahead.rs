@@ -111,7 +111,11 @@ async fn a_handout_has_the_limits_that_were_asked_for(pool: &Pool) {
     // 64 MiB and the disk, where a default has 2 GiB.
     let bomb = shell(&*many, "tail /dev/zero").await;
     assert!(matches!(bomb.exit, Exit::Signal(9) | Exit::Code(137)), "{bomb:?}");
-    assert!(many.stats().memory_peak.unwrap() <= Bytes((64 << 20) + FNCALL_DISK.0), "{:?}", many.stats());
+    assert!(
+        many.stats().await.memory_peak.unwrap() <= Bytes((64 << 20) + FNCALL_DISK.0),
+        "{:?}",
+        many.stats().await
+    );
     for sandbox in [few, many] {
         sandbox.destroy().await.unwrap();
     }

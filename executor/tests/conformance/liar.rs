@@ -199,10 +199,10 @@ impl Sandbox for LyingSandbox {
         }
     }
 
-    fn stats(&self) -> Stats {
+    async fn stats(&self) -> Stats {
         match self.breach {
             Breach::CountsNothing => Stats::default(),
-            _ => self.inner().stats(),
+            _ => self.inner().stats().await,
         }
     }
 

@@ -92,8 +92,8 @@ impl Sandbox for Handout {
         self.sandbox.kill_all().await
     }
 
-    fn stats(&self) -> Stats {
-        self.sandbox.stats()
+    async fn stats(&self) -> Stats {
+        self.sandbox.stats().await
     }
 
     async fn set_limits(&self, limits: Limit) -> Result<(), io::Error> {
