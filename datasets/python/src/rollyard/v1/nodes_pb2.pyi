@@ -352,7 +352,7 @@ class AttemptRefused(_message.Message):
     def __init__(self, attempt: _Optional[_Union[AttemptRef, _Mapping]] = ..., generation: _Optional[int] = ..., message: _Optional[str] = ..., **kwargs) -> None: ...
 
 class Step(_message.Message):
-    __slots__ = ("name", "kind", "shell", "argv", "image", "user", "workdir", "env", "files", "outputs", "resources", "timeout_ms", "start_timeout_ms", "grace_ms", "grader", "per", "checkpoint_after", "checkpoint_every_ms", "layers", "health_check", "session", "idle")
+    __slots__ = ("name", "kind", "shell", "argv", "image", "user", "workdir", "env", "files", "outputs", "resources", "timeout_ms", "start_timeout_ms", "grace_ms", "grader", "per", "checkpoint_after", "checkpoint_every_ms", "layers", "health_check", "session", "idle", "backend")
     class EnvEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -382,6 +382,7 @@ class Step(_message.Message):
     HEALTH_CHECK_FIELD_NUMBER: _ClassVar[int]
     SESSION_FIELD_NUMBER: _ClassVar[int]
     IDLE_FIELD_NUMBER: _ClassVar[int]
+    BACKEND_FIELD_NUMBER: _ClassVar[int]
     name: str
     kind: str
     shell: str
@@ -404,7 +405,8 @@ class Step(_message.Message):
     health_check: HealthCheck
     session: SessionStep
     idle: Idle
-    def __init__(self, name: _Optional[str] = ..., kind: _Optional[str] = ..., shell: _Optional[str] = ..., argv: _Optional[_Union[Argv, _Mapping]] = ..., image: _Optional[str] = ..., user: _Optional[str] = ..., workdir: _Optional[str] = ..., env: _Optional[_Mapping[str, str]] = ..., files: _Optional[_Iterable[_Union[File, _Mapping]]] = ..., outputs: _Optional[_Iterable[_Union[Output, _Mapping]]] = ..., resources: _Optional[_Union[Resources, _Mapping]] = ..., timeout_ms: _Optional[int] = ..., start_timeout_ms: _Optional[int] = ..., grace_ms: _Optional[int] = ..., grader: _Optional[_Union[Grader, _Mapping]] = ..., per: _Optional[str] = ..., checkpoint_after: bool = ..., checkpoint_every_ms: _Optional[int] = ..., layers: _Optional[_Iterable[str]] = ..., health_check: _Optional[_Union[HealthCheck, _Mapping]] = ..., session: _Optional[_Union[SessionStep, _Mapping]] = ..., idle: _Optional[_Union[Idle, _Mapping]] = ...) -> None: ...
+    backend: str
+    def __init__(self, name: _Optional[str] = ..., kind: _Optional[str] = ..., shell: _Optional[str] = ..., argv: _Optional[_Union[Argv, _Mapping]] = ..., image: _Optional[str] = ..., user: _Optional[str] = ..., workdir: _Optional[str] = ..., env: _Optional[_Mapping[str, str]] = ..., files: _Optional[_Iterable[_Union[File, _Mapping]]] = ..., outputs: _Optional[_Iterable[_Union[Output, _Mapping]]] = ..., resources: _Optional[_Union[Resources, _Mapping]] = ..., timeout_ms: _Optional[int] = ..., start_timeout_ms: _Optional[int] = ..., grace_ms: _Optional[int] = ..., grader: _Optional[_Union[Grader, _Mapping]] = ..., per: _Optional[str] = ..., checkpoint_after: bool = ..., checkpoint_every_ms: _Optional[int] = ..., layers: _Optional[_Iterable[str]] = ..., health_check: _Optional[_Union[HealthCheck, _Mapping]] = ..., session: _Optional[_Union[SessionStep, _Mapping]] = ..., idle: _Optional[_Union[Idle, _Mapping]] = ..., backend: _Optional[str] = ...) -> None: ...
 
 class SessionStep(_message.Message):
     __slots__ = ("idle_timeout_ms", "max_actions", "takes_reward", "unclaimed")
