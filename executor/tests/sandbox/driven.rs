@@ -142,7 +142,7 @@ async fn a_terminal_has_its_size_its_keys_and_its_owner(lab: Lab) {
 async fn a_process_has_the_descriptors_that_were_declared_and_no_other(lab: Lab) {
     let sandbox = lab.sandbox().await;
     // No pipeline: the shell itself would hold one while it looks.
-    let list = "ls -1 /proc/$$/fd; readlink /proc/$$/fd/3 >link; cut -c1-5 link";
+    let list = "ls -1 /proc/$$/fd; readlink /proc/$$/fd/3 >/tmp/$$; cut -c1-5 /tmp/$$";
     for user in ["rollout", "root"] {
         let (_opened, [_, stdout, _]) = piped(&*sandbox, user, list, None).await;
         assert_eq!(text_of(stdout).await, "0\n1\n2\n");
