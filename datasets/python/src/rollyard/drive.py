@@ -31,6 +31,9 @@ PROBLEMS_MAX = 100
 FAILURES_IN_A_ROW_MAX = 3
 """With the same type of exception: so fails a mistake in `solve`, and it would fail every session."""
 RELEASE_TTL_SECONDS = 1.0
+#: A claim that was being asked for is looked for so often, so long apart.
+RELEASE_LOOKS = 4
+RELEASE_PAUSE_SECONDS = 0.25
 """The shortest a claim may have."""
 RELEASE_SECONDS_MAX = 5.0
 PACKAGE = os.path.dirname(__file__)
@@ -112,6 +115,7 @@ class _Drive:
         self._raise_errors = raise_errors
         self._done = DriveInfo()
         self._held: dict[AsyncSession, int] = {}
+        self._asking: int | None = None
         self._failing: type[Exception] | None = None
         self._in_a_row = 0
 
@@ -149,7 +153,9 @@ class _Drive:
         return self._done
 
     async def _claim(self, slot: int) -> tuple[int, Any]:
+        self._asking = slot
         reply = await self._client._run(calls.claim(self._job, self._slots.name(slot), self._ttl))
+        self._asking = None
         return slot, reply
 
     async def _release(self) -> None:
@@ -161,7 +167,18 @@ class _Drive:
             again = calls.claim(self._job, name, RELEASE_TTL_SECONDS, rollout=rollout, wait_ms=0)
             await self._client._run(again)
 
+        async def asked(slot: int) -> None:
+            # The call was given up and may have been granted, or be granted yet.
+            name = self._slots.name(slot)
+            for _ in range(RELEASE_LOOKS):
+                again = calls.claim(self._job, name, RELEASE_TTL_SECONDS, wait_ms=0, held_only=True)
+                if (await self._client._run(again)).HasField("session"):
+                    return
+                await asyncio.sleep(RELEASE_PAUSE_SECONDS)
+
         releasing = [one(session, slot) for session, slot in self._held.items()]
+        if self._asking is not None:
+            releasing.append(asked(self._asking))
         with contextlib.suppress(asyncio.TimeoutError):
             await asyncio.wait_for(asyncio.gather(*releasing, return_exceptions=True), RELEASE_SECONDS_MAX)
 

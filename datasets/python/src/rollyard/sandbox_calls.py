@@ -442,11 +442,22 @@ def sample_of(rollout: str) -> int:
 
 
 def claim(
-    job: str, driver: str, ttl: Duration, *, rollout: str = "", wait_ms: int = CLAIM_WAIT_MS
+    job: str,
+    driver: str,
+    ttl: Duration,
+    *,
+    rollout: str = "",
+    wait_ms: int = CLAIM_WAIT_MS,
+    held_only: bool = False,
 ) -> Flow[wire.ClaimSessionReply]:
-    """One that nobody drives, if there is one within `wait_ms`."""
+    """One that nobody drives, if there is one within `wait_ms`; `held_only`: one that `driver` holds."""
     request = wire.ClaimSessionRequest(
-        job=job, wait_ms=wait_ms, driver=driver, ttl_ms=milliseconds(ttl, "ttl") or 0, rollout=rollout
+        job=job,
+        wait_ms=wait_ms,
+        driver=driver,
+        ttl_ms=milliseconds(ttl, "ttl") or 0,
+        rollout=rollout,
+        held_only=held_only,
     )
     reply = yield from resent(Call("Claim", request, SERVICE))
     return reply  # type: ignore[no-any-return]
