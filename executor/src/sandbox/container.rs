@@ -9,10 +9,9 @@
 //! it changed, are with a [keeper](crate::keeper) until a call needs them. The rest is the kernel's,
 //! and dies with init.
 
-use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, OwnedFd};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
@@ -21,17 +20,16 @@ use std::time::Duration;
 use images::layers::Packed;
 use rollout::quantity::{Limit, TMPFS_DISK_MAX};
 use rollout::{BackendKind, Bytes, Millis};
-use sandbox_init::message::{self, BODY_MAX, ENTRIES_MAX, Stage, Streams};
+use sandbox_init::message::Streams;
 use tokio::sync::watch;
 
-use super::channel::{Answer, Channel, ChannelError};
+use super::channel::{Channel, ChannelError};
 use super::files::{self, Owner};
 use super::image::{Image, Images};
-use super::users::User;
 use super::{
-    Backend, Ceilings, CreateError, CreationCredit, DestroyError, Driven, Exit, FileError, FileSource,
-    LayError, Listing, Mounted, OciBase, Pack, PackError, Process, Sandbox, SandboxSpec, Spawn, SpawnError,
-    Stats, laying, packing,
+    Backend, Ceilings, CreateError, CreationCredit, DestroyError, Driven, FileError, FileSource, LayError,
+    Listing, Mounted, OciBase, Pack, PackError, Process, Sandbox, SandboxSpec, Spawn, SpawnError, Stats,
+    laying, packing,
 };
 use crate::broker::client::Client;
 use crate::broker::protocol::{Action, Create, Hello, LOWERS_MAX, Outcome, Problem};
@@ -39,7 +37,7 @@ pub use crate::broker::protocol::{Levels, Step};
 use crate::broker::serve::lock;
 use crate::ceilings::Host;
 use crate::host::cgroup::{Layout, Limits, Tree, swap_is_on};
-use crate::host::{budgets, landlock, open};
+use crate::host::{budgets, landlock};
 use crate::keeper::client::{Keepers, Kept};
 use crate::keeper::protocol::Kind;
 use crate::{census, keeper, private_dir};
@@ -58,6 +56,10 @@ const LEVELS_EVERY: Duration = Duration::from_secs(1);
 const DISK_SHARE_PERCENT: u64 = 90;
 
 mod driven;
+mod process;
+
+pub(super) use process::is_of_the_tree;
+use process::{Asked, Descriptors};
 
 #[derive(Debug, Clone)]
 pub struct ContainerConfig {
@@ -627,74 +629,6 @@ impl ContainerSandbox {
     }
 }
 
-/// What runs, as whom.
-struct Asked<'a> {
-    argv: &'a [String],
-    env: &'a BTreeMap<String, String>,
-    cwd: &'a str,
-    user: &'a str,
-}
-
-/// The descriptors of a process.
-#[derive(Clone, Copy)]
-struct Descriptors {
-    streams: Streams,
-    has_report: bool,
-    has_group: bool,
-}
-
-impl ContainerSandbox {
-    /// Starts a process. Its `streams` become the user's; `more` are the other descriptors of its kind,
-    /// in order. Gives the process, with its number in the sandbox and the other end of its terminal.
-    async fn started(
-        &self,
-        asked: &Asked<'_>,
-        kind: Descriptors,
-        streams: &[OwnedFd],
-        more: &[&OwnedFd],
-    ) -> Result<(ContainerProcess, (i32, Option<OwnedFd>)), SpawnError> {
-        let program = asked.argv.first().cloned().unwrap_or_default();
-        let setup = |action: &str, source: io::Error| SpawnError::Setup { action: action.to_owned(), source };
-        let user = self
-            .image
-            .users
-            .find(asked.user)
-            .ok_or_else(|| SpawnError::UnknownUser { user: asked.user.to_owned() })?;
-        let request =
-            spawn_request(asked, kind, user).map_err(|source| setup("reading the request", source))?;
-        for stream in streams {
-            give(stream.as_fd(), self.id_base + user.uid, self.id_base + user.gid)
-                .map_err(|source| setup("handing over its streams", source))?;
-        }
-        let given: Vec<_> = streams.iter().chain(more.iter().copied()).map(AsRawFd::as_raw_fd).collect();
-        let channel = &self.alive().channel;
-        let ticket = channel.ticket();
-        let (answer, exited) = channel.spawn(ticket, request, &given).await.map_err(|error| match error {
-            ChannelError::Dead(reason) => SpawnError::Dead { reason },
-            ChannelError::Io(source) => setup("asking init", source),
-        })?;
-        match answer {
-            Answer::Started(pid, terminal) => {
-                let channel = Arc::clone(channel);
-                Ok((ContainerProcess { channel, ticket, exited }, (pid, terminal)))
-            }
-            Answer::NotStarted(Stage::Exec, errno) => {
-                Err(SpawnError::Exec { program, source: io::Error::from_raw_os_error(errno) })
-            }
-            Answer::NotStarted(Stage::Cwd, errno) if is_of_the_tree(errno) => {
-                let source = io::Error::from_raw_os_error(errno);
-                Err(SpawnError::Workdir { workdir: asked.cwd.to_owned(), source })
-            }
-            Answer::NotStarted(stage, errno) => {
-                Err(setup(stage.as_str(), io::Error::from_raw_os_error(errno)))
-            }
-            Answer::Signalled(_) | Answer::KilledAll => {
-                Err(setup("asking init", io::Error::other("it answered another question")))
-            }
-        }
-    }
-}
-
 /// Blocks: the keeper is asked.
 fn read_stats(tree: &Tree, kept: &Kept, id: &str) -> Stats {
     let mut stats = Stats {
@@ -850,86 +784,6 @@ impl Drop for ContainerSandbox {
         if let Some(alive) = self.alive.take() {
             alive.channel.close();
             self.shared.client.destroy_detached(self.id.clone());
-        }
-    }
-}
-
-/// Whether the kernel's answer for a path follows from the tree it was looked up in, and would be
-/// the same on another machine.
-pub(super) fn is_of_the_tree(errno: i32) -> bool {
-    matches!(
-        errno,
-        libc::ENOENT | libc::ENOTDIR | libc::ELOOP | libc::EACCES | libc::EPERM | libc::ENAMETOOLONG
-    )
-}
-
-/// Makes a pipe the user's, who may then open it again as /dev/stdout. Anything else (a device of
-/// the host) keeps its owner.
-fn give(output: BorrowedFd<'_>, uid: u32, gid: u32) -> io::Result<()> {
-    if open::stat(output)?.st_mode & libc::S_IFMT != libc::S_IFIFO {
-        return Ok(());
-    }
-    open::change_owner(output, uid, gid)
-}
-
-fn spawn_request(spawn: &Asked<'_>, kind: Descriptors, user: User) -> Result<message::Spawn, io::Error> {
-    let refuse = |problem: &str| io::Error::new(io::ErrorKind::InvalidInput, problem.to_owned());
-    let Descriptors { streams, has_report, has_group } = kind;
-    if spawn.argv.first().is_none_or(String::is_empty) {
-        return Err(refuse("argv is empty"));
-    }
-    if spawn.argv.len() > ENTRIES_MAX || spawn.env.len() > ENTRIES_MAX {
-        return Err(refuse(&format!("more than {ENTRIES_MAX} arguments or variables")));
-    }
-    if spawn.env.keys().any(|name| name.is_empty() || name.contains('=')) {
-        return Err(refuse("a variable's name is empty or holds `=`"));
-    }
-    let env: Vec<_> = spawn.env.iter().map(|(name, value)| format!("{name}={value}").into_bytes()).collect();
-    let request = message::Spawn {
-        argv: spawn.argv.iter().map(|argument| argument.clone().into_bytes()).collect(),
-        env,
-        cwd: spawn.cwd.as_bytes().to_vec(),
-        uid: user.uid,
-        gid: user.gid,
-        streams,
-        has_report,
-        has_group,
-    };
-    let all = request.argv.iter().chain(&request.env).chain([&request.cwd]);
-    if all.clone().any(|bytes| bytes.contains(&0)) {
-        return Err(refuse("an argument, variable or the directory holds a NUL byte"));
-    }
-    if all.map(|bytes| bytes.len() + 4).sum::<usize>() > BODY_MAX - 64 {
-        return Err(io::Error::from_raw_os_error(libc::E2BIG));
-    }
-    Ok(request)
-}
-
-#[derive(Debug)]
-struct ContainerProcess {
-    channel: Arc<Channel>,
-    ticket: u32,
-    exited: watch::Receiver<Option<Exit>>,
-}
-
-#[tonic::async_trait]
-impl Process for ContainerProcess {
-    async fn wait(&self) -> Result<Exit, SpawnError> {
-        let mut exited = self.exited.clone();
-        let exit = exited.wait_for(Option::is_some).await.ok().and_then(|exit| *exit);
-        match exit {
-            Some(exit) => Ok(exit),
-            None => Err(SpawnError::Dead { reason: self.channel.died().await }),
-        }
-    }
-
-    async fn signal(&self, signal: i32) -> Result<(), io::Error> {
-        match self.channel.signal(self.ticket, signal).await {
-            Ok(Answer::Signalled(0)) => Ok(()),
-            Ok(Answer::Signalled(errno)) => Err(io::Error::from_raw_os_error(errno)),
-            Ok(_) => Err(io::Error::other("init answered another question")),
-            Err(ChannelError::Dead(reason)) => Err(io::Error::new(io::ErrorKind::BrokenPipe, reason)),
-            Err(ChannelError::Io(error)) => Err(error),
         }
     }
 }

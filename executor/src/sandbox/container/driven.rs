@@ -13,7 +13,8 @@ use tokio::net::{TcpSocket, TcpStream};
 use tokio::sync::{Mutex as AsyncMutex, oneshot};
 use tokio::time::{Instant, sleep};
 
-use super::{Asked, ContainerProcess, ContainerSandbox, Descriptors, KILL_WAIT, Shared};
+use super::process::{Asked, ContainerProcess, Descriptors};
+use super::{ContainerSandbox, KILL_WAIT, Shared};
 use crate::broker::serve::lock;
 use crate::host::{netns, open};
 use crate::sandbox::driven::{Driven, Entry, Opened, Opening, Page, Pinned, Streams, TreeProcess};
