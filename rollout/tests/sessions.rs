@@ -71,21 +71,29 @@ fn a_session_goes_on_in_the_sandbox_of_what_set_it_up() {
 fn only_what_waits_for_somebody_is_idle_unless_it_says_so() {
     let (plan, _) = checked(&job(
         "  - {name: a, run: \"true\", outputs: [{name: o, path: o}]}\n  - {name: b, agent: {command: [x]}}\n  \
-         - {name: c, session: {}}\n  - {name: d, session: {}, idle: {mode: checkpoint}}\n  \
+         - {name: c, session: {}}\n  - {name: d, session: {}, idle: {mode: freeze}}\n  \
          - {name: e, run: \"true\", outputs: [{name: o, path: o}], idle: {park_after: 2m}}\n",
     ));
     let idle: Vec<_> = plan.steps.iter().map(|step| step.idle).collect();
-    let checkpoint = IdlePlan { mode: IdleMode::Checkpoint, ..FREEZE };
     let later = IdlePlan { park_after: Millis(120_000), ..FREEZE };
-    assert_eq!(idle, [None, Some(FREEZE), Some(FREEZE), Some(checkpoint), Some(later)]);
+    assert_eq!(idle, [None, Some(FREEZE), Some(FREEZE), Some(FREEZE), Some(later)]);
 }
 
 #[test]
 fn idle_of_the_defaults_is_merged_key_by_key() {
     let text = job("  - {name: a, session: {}}\n  - {name: b, session: {}, idle: {park_after: 5s}}\n");
-    let text = text.replace("{image: host}", "{image: host, idle: {park_after: 1h, mode: checkpoint}}");
+    let text = text.replace("{image: host}", "{image: host, idle: {park_after: 1h, mode: freeze}}");
     let (plan, _) = checked(&text);
-    let idle = |park_after| Some(IdlePlan { park_after, mode: IdleMode::Checkpoint });
+    let idle = |park_after| Some(IdlePlan { park_after, mode: IdleMode::Freeze });
     assert_eq!(plan.steps[0].idle, idle(Millis(3_600_000)));
     assert_eq!(plan.steps[1].idle, idle(Millis(5_000)));
+}
+
+/// Nothing saves and ends an idle sandbox yet: it would only be stopped, and keep its memory.
+#[test]
+fn idle_that_is_to_end_the_sandbox_is_refused_by_name() {
+    let text = job("  - {name: a, session: {}, idle: {mode: checkpoint}}\n");
+    let checked = spec::check(&text, "test.yaml");
+    let codes: Vec<_> = checked.diagnostics.iter().map(|found| found.code.as_str()).collect();
+    assert_eq!((checked.plan.is_none(), codes), (true, vec!["not_available_yet"]));
 }
