@@ -92,7 +92,7 @@ async fn a_process_reads_what_it_is_sent_and_sees_its_end(lab: Lab) {
 async fn a_terminal_has_its_size_its_keys_and_its_owner(lab: Lab) {
     let sandbox = lab.sandbox().await;
     for user in ["rollout", "root"] {
-        let script = "stty size; stat -c %U $(tty); [ -t 0 ] && [ -t 1 ] && [ -t 2 ] && echo all; echo hi > /dev/tty; read x; trap 'stty size' WINCH; echo ready; read x; echo [$x]; trap 'echo int; exit 7' INT; echo again; while :; do sleep 0.01; done";
+        let script = "stty size; stat -c %U $(tty); [ -t 0 ] && [ -t 1 ] && [ -t 2 ] && echo all; echo hi > /dev/tty; read x; trap 'stty size' WINCH; echo ready; until read x; do :; done; echo [$x]; trap 'echo int; exit 7' INT; echo again; while :; do sleep 0.01; done";
         let streams = Streams::Terminal { columns: 100, rows: 41 };
         let opened = driven(&*sandbox).open(opening(user, script, streams)).await.unwrap();
         let terminal = File::from(opened.terminal.expect("a terminal"));

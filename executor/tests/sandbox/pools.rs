@@ -63,15 +63,14 @@ int main(void) { unsigned long long c = 0; socklen_t n = sizeof c; int s = socke
 /// What a group tells, file by file. Without what only ever grows and nothing of the product reads:
 /// events since the group was made, in memory.stat; and without which processes are in it.
 fn told(group: &Path) -> BTreeMap<String, String> {
-    const EVENTS: [&str; 8] = [
+    const EVENTS: [&str; 6] = [
         "pgpgin",
         "pgpgout",
         "pgfault",
         "pgmajfault",
-        "total_pgpgin",
-        "total_pgpgout",
-        "total_pgfault",
-        "total_pgmajfault",
+        // Pages that were dropped and read again: some, where the machine is short of cache meanwhile.
+        "workingset_refault_anon",
+        "workingset_refault_file",
     ];
     let mut told = BTreeMap::new();
     for entry in fs::read_dir(group).unwrap().flatten() {
@@ -81,7 +80,8 @@ fn told(group: &Path) -> BTreeMap<String, String> {
             continue;
         }
         let lines = text.lines().filter(|line| {
-            name != "memory.stat" || !EVENTS.contains(&line.split(' ').next().unwrap_or_default())
+            let key = line.split(' ').next().unwrap_or_default();
+            name != "memory.stat" || !EVENTS.contains(&key.strip_prefix("total_").unwrap_or(key))
         });
         told.insert(name.clone(), lines.collect::<Vec<_>>().join("\n"));
     }
