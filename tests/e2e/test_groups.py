@@ -103,7 +103,8 @@ def test_killed_half_way_no_finished_step_runs_again(yard, which):
         return yard.start("executor", "--name", name, "--scheduler", yard.socket, data=yard.directory / name)
 
     nodes = {name: executor(name) for name in ("n1", "n2")}
-    submitted = yard.start("--yard", yard.socket, "submit", yard.spec(spec("0.3")), "--table", yard.table, "--wait")
+    submit = ("--yard", yard.socket, "submit", "--idempotency-key", "once", yard.spec(spec("0.3")), "--table", yard.table, "--wait")
+    submitted = yard.start(*submit)
     import time
 
     try:
@@ -119,8 +120,8 @@ def test_killed_half_way_no_finished_step_runs_again(yard, which):
                 lab.end(scheduler, signal.SIGKILL)
                 scheduler = yard.start("scheduler", "--listen", yard.socket)
         if submitted.wait(timeout=lab.HANG_S) != 0:
-            # The watcher lost its scheduler: ask again.
-            yard.call("--yard", yard.socket, "submit", yard.spec(spec("0.3")), "--table", yard.table, "--wait")
+            # It found no scheduler when it came: ask again, for the same job.
+            yard.call(*submit)
         check(yard)
     finally:
         for process in (*nodes.values(), scheduler, submitted):

@@ -4,6 +4,7 @@ import os
 import pathlib
 import signal
 import socket
+import time
 
 import lab
 import pytest
@@ -40,6 +41,35 @@ def test_the_same_job_runs_over_two_executors_and_survives_both_halves(yard, ove
         assert len(yard.rows()) == 8
     finally:
         for process in [*nodes, scheduler]:
+            lab.end(process)
+
+
+def test_a_command_that_waits_bears_with_a_scheduler_that_is_away(yard):
+    scheduler = yard.start("scheduler", "--listen", yard.socket)
+    lab.wait_until(lambda: (yard.data / "yard.sock").exists(), "the scheduler listens")
+    spec = yard.spec(HELLO.replace('run: "echo', 'run: "sleep 1; echo'))
+    # It is there and answers nothing: whether the submit arrived is not known when it dies.
+    os.kill(scheduler.pid, signal.SIGSTOP)
+    submitted = yard.start("--yard", yard.socket, "submit", spec, "--table", yard.table, "--wait")
+    (log,) = yard.directory.glob("--yard-*.log")
+    node = None
+    try:
+        for away in ("job ", "answers again"):
+            time.sleep(1)
+            assert submitted.poll() is None, log.read_text()
+            lab.end(scheduler, signal.SIGKILL)
+            # Longer than a short restart.
+            time.sleep(4)
+            assert submitted.poll() is None, log.read_text()
+            scheduler = yard.start("scheduler", "--listen", yard.socket)
+            lab.wait_until(lambda: away in log.read_text(), "the command has its scheduler back")
+        node = yard.start("executor", "--name", "n1", "--scheduler", yard.socket, data=yard.directory / "n1")
+        assert submitted.wait(timeout=lab.HANG_S) == 0, log.read_text()
+        assert len(yard.json("--yard", yard.socket, "ps")) == 1, "sent twice, and one job"
+        assert [row["reward"] for row in yard.rows()] == [1.0] * 4
+        assert log.read_text().count("the yard does not answer: waiting up to 60 s") == 2
+    finally:
+        for process in filter(None, (node, scheduler, submitted)):
             lab.end(process)
 
 

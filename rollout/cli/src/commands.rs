@@ -12,6 +12,7 @@ mod image;
 mod jobs;
 mod logs;
 pub mod matrix;
+mod patience;
 mod reference;
 mod run;
 mod sandbox;

@@ -185,6 +185,15 @@ impl Error {
         }
     }
 
+    /// Whether no yard answered: one that starts again may.
+    pub fn is_silence(&self) -> bool {
+        match self {
+            Self::Broken { .. } | Self::Unreachable { .. } => true,
+            Self::Refused { code, .. } => code == STOPPING,
+            _ => false,
+        }
+    }
+
     /// Of a job that did not end well. `own_yard`: its yard ends with the command.
     pub fn ended(job: &crate::view::Job, own_yard: bool) -> Self {
         let reason = job.reason.clone().or_else(|| job.failure_message.clone());

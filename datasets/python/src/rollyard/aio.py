@@ -234,7 +234,7 @@ class AsyncJobHandle:
         return info
 
     async def _watch(self, deadline: float | None, through_hold: bool, shown: Progress) -> JobInfo:
-        breaks = 0
+        patience = flow.Patience(shown.say)
         stub, _ = await self._client._ready()
         while True:
             left = None if deadline is None else max(0.0, deadline - time.monotonic())
@@ -243,15 +243,13 @@ class AsyncJobHandle:
             try:
                 async with self._client._errors():
                     async for message in changes:
-                        breaks = 0
+                        patience.answered()
                         self._client._reached = True
                         info = JobInfo.of(message)
                         shown.update(info)
                         if info.final or (info.state == "held" and not through_hold):
                             return info
             except errors.UnreachableError as error:
-                if error.code == errors.YARD_UNREACHABLE:
-                    raise
                 broke = error
             except errors.Error as error:
                 if error.code == "grpc_deadline_exceeded" and deadline is not None:
@@ -259,10 +257,8 @@ class AsyncJobHandle:
                 raise
             finally:
                 changes.cancel()
-            breaks += 1
-            if breaks > flow.WATCH_BREAKS_MAX:
-                raise broke
-            await asyncio.sleep(flow.WATCH_PAUSE_SECONDS)
+            pause = patience.pause(broke)
+            await asyncio.sleep(pause if deadline is None else min(pause, max(0.0, deadline - time.monotonic())))
 
     async def cancel(self, reason: str = "cancelled by the user") -> JobInfo:
         """As `JobHandle.cancel`."""
@@ -273,7 +269,7 @@ class AsyncJobHandle:
     ) -> RetryInfo:
         """As `JobHandle.retry`."""
         request = flow.retry_request(target or self.id, all_failed, cancelled, key)
-        return RetryInfo.of(await self._client._do(Call("Retry", request)))
+        return RetryInfo.of(await self._client._run(flow.resent(Call("Retry", request))))
 
     def sessions(
         self, *, driver: str | None = None, ttl: Duration = TTL_SECONDS_DEFAULT

@@ -229,7 +229,7 @@ class JobHandle:
         return info
 
     def _watch(self, deadline: float | None, through_hold: bool, shown: Progress) -> JobInfo:
-        breaks = 0
+        patience = flow.Patience(shown.say)
         while True:
             left = None if deadline is None else max(0.0, deadline - time.monotonic())
             changes = self._client._stub.Watch(wire.GetRequest(job=self.id), timeout=left)
@@ -237,15 +237,13 @@ class JobHandle:
             try:
                 with self._client._errors():
                     for message in changes:
-                        breaks = 0
+                        patience.answered()
                         self._client._reached = True
                         info = JobInfo.of(message)
                         shown.update(info)
                         if info.final or (info.state == "held" and not through_hold):
                             return info
             except errors.UnreachableError as error:
-                if error.code == errors.YARD_UNREACHABLE:
-                    raise
                 broke = error
             except errors.Error as error:
                 if error.code == "grpc_deadline_exceeded" and deadline is not None:
@@ -253,10 +251,8 @@ class JobHandle:
                 raise
             finally:
                 changes.cancel()
-            breaks += 1
-            if breaks > flow.WATCH_BREAKS_MAX:
-                raise broke
-            time.sleep(flow.WATCH_PAUSE_SECONDS)
+            pause = patience.pause(broke)
+            time.sleep(pause if deadline is None else min(pause, max(0.0, deadline - time.monotonic())))
 
     def cancel(self, reason: str = "cancelled by the user") -> JobInfo:
         """Cancels it. What runs is ended; groups that are closed keep their rows."""
@@ -271,7 +267,7 @@ class JobHandle:
 
         Raises `RequestError` with code `retry_nothing` if there is nothing to run again."""
         request = flow.retry_request(target or self.id, all_failed, cancelled, key)
-        return RetryInfo.of(self._client._do(Call("Retry", request)))
+        return RetryInfo.of(self._client._run(flow.resent(Call("Retry", request))))
 
     def sessions(self, *, driver: str | None = None, ttl: Duration = TTL_SECONDS_DEFAULT) -> Iterator[Session]:
         """The sessions of the job that nobody drives, claimed one by one, until none will come.

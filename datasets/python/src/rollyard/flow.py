@@ -22,12 +22,11 @@ PAGE_ROWS = 1000
 CLIENT_FILES_MAX = 4096
 """Of one job, as the yard bounds it."""
 DEFAULT_TABLE = "out"
-WATCH_BREAKS_MAX = 5
-WATCH_PAUSE_SECONDS = 0.5
-
 RESEND_SECONDS_MAX = 60.0
 """For so long a request that may be sent twice is sent again while the yard is away."""
 RESEND_PAUSE_SECONDS = 0.2
+"""The first pause between two tries. Each is twice the one before."""
+RESEND_PAUSE_SECONDS_MAX = 3.0
 RECONNECT_MS_MAX = 1000
 
 CHANNEL_OPTIONS = [
@@ -101,22 +100,52 @@ def run(flow: Flow[T], do: Callable[[Step], Any]) -> T:
         return result
 
 
-def resent(call: Call) -> Flow[Any]:
+class Patience:
+    """Bears with a yard that does not answer, for `RESEND_SECONDS_MAX` at a time."""
+
+    def __init__(self, say: Callable[[str], None] | None = None) -> None:
+        self._say = say
+        self._since: float | None = None
+        self._pause = RESEND_PAUSE_SECONDS
+        self._said = False
+
+    def answered(self) -> None:
+        """The yard answered."""
+        if self._said and self._say is not None:
+            self._say("the yard answers again")
+        self._since, self._pause, self._said = None, RESEND_PAUSE_SECONDS, False
+
+    def pause(self, error: errors.Error) -> float:
+        """Seconds to wait before the next try. Raises `error` if it is an answer, if the yard never
+        answered, or after `RESEND_SECONDS_MAX`."""
+        if not isinstance(error, errors.UnreachableError) or error.code == errors.YARD_UNREACHABLE:
+            raise error
+        now = time.monotonic()
+        if self._since is None:
+            self._since = now
+        left = RESEND_SECONDS_MAX - (now - self._since)
+        if left <= 0:
+            raise error
+        if not self._said and now - self._since >= 1.0:
+            self._said = True
+            if self._say is not None:
+                self._say(f"the yard does not answer: waiting up to {RESEND_SECONDS_MAX:.0f} s for it ({error})")
+        pause = min(self._pause, left)
+        self._pause = min(self._pause * 2, RESEND_PAUSE_SECONDS_MAX)
+        return pause
+
+
+def resent(call: Step) -> Flow[Any]:
     """A call that gives the same answer however often it is sent: while the yard is away it is sent
     again, for `RESEND_SECONDS_MAX`. Not one that never answered."""
-    since: float | None = None
+    patience = Patience()
     while True:
         try:
             reply = yield call
             return reply
         except errors.UnreachableError as error:
-            if error.code == errors.YARD_UNREACHABLE:
-                raise
-            now = time.monotonic()
-            since = now if since is None else since
-            if now - since > RESEND_SECONDS_MAX:
-                raise
-        yield Pause(RESEND_PAUSE_SECONDS)
+            pause = patience.pause(error)
+        yield Pause(pause)
 
 
 def retry_request(target: str, all_failed: bool, cancelled: bool, key: str | None) -> wire.RetryRequest:
@@ -149,7 +178,8 @@ def submit(
     sent: set[str] = set()
     while True:
         try:
-            reply = yield Call("Submit", request)
+            # One key: a request whose answer was lost is sent again and makes no second job.
+            reply = yield from resent(Call("Submit", request))
             return Submitted(reply.job, reply.resumed)
         except errors.Error as error:
             if error.code == "table_root_missing" and not request.table_root:
@@ -186,7 +216,7 @@ def _send(path: Path, name: str) -> Flow[wire.ClientFile]:
         raise errors.make("read_failed", f"cannot read `{path}`: {error.strerror}") from error
     upload = Upload(path, hasher.hexdigest(), size)
     try:
-        reply = yield upload
+        reply = yield from resent(upload)
     except errors.Error as error:
         if error.code == "blob_mismatch":
             raise errors.make("file_changed", f"`{path}` changed while it was read", "submit again") from error

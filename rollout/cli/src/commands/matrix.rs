@@ -178,7 +178,7 @@ impl CellSpec {
             if_unfinished: plan.if_unfinished,
             once: false,
         };
-        let submitted = send(client, &self.source, &self.checked, sent).await?.job()?;
+        let submitted = send(client, &context.talk, &self.source, &self.checked, &sent).await?.job()?;
         let how = if submitted.resumed { " goes on" } else { "" };
         context.talk.say(&format!("job {}{how}  {}", submitted.job.id, shown(&self.cell.name, 200)));
         Ok(submitted.job)
@@ -202,7 +202,7 @@ impl CellSpec {
                 return self.row(None, Some(error));
             }
         };
-        match wait(client, &job.id, plan.through_hold, stop, |_| ()).await {
+        match wait(client, &context.talk, &job.id, plan.through_hold, stop, |_| ()).await {
             Ok(Waited::Ended(job) | Waited::Held(job)) if job.went_well() => self.row(Some(job), None),
             Ok(Waited::Ended(job) | Waited::Held(job)) => {
                 let error = Error::ended(&job, plan.own_yard);

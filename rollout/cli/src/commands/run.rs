@@ -83,7 +83,7 @@ pub async fn run(context: &Context, args: &args::Run) -> Result<ExitStatus, Erro
             once: true,
         };
         let submit = async {
-            let submitted = send(&client, &source, &checked, sent).await?.job()?;
+            let submitted = send(&client, &context.talk, &source, &checked, &sent).await?.job()?;
             context.talk.say(&greeting(&submitted));
             say_company(context, &client, &submitted.job.id).await?;
             Ok(submitted)

@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use tokio_util::sync::CancellationToken;
 
+use super::patience::Patience;
 use super::wait::{Waited, wait};
 use super::{Context, matrix};
 use crate::args::{self, OutputFormat};
@@ -22,6 +23,7 @@ use crate::progress::Progress;
 use crate::rows::{self, Rows};
 use crate::spec::{self, Checked, DryRun, Source};
 use crate::summary::{self, Summary};
+use crate::talk::Talk;
 use crate::view::{Job, Scheduled, Submitted};
 use crate::{interrupt, local_images, upload};
 
@@ -143,7 +145,7 @@ pub async fn submit(context: &Context, args: &args::Submit) -> Result<ExitStatus
     let client = Client::connect(url).await?;
     let sent =
         Sent { tasks: tasks.as_ref(), table_root: table, idempotency_key: key, if_unfinished, once: false };
-    let submitted = match send(&client, &source, &checked, sent).await? {
+    let submitted = match send(&client, &context.talk, &source, &checked, &sent).await? {
         Accepted::Job(submitted) => submitted,
         Accepted::Schedule(scheduled) => {
             Context::print(&context.output.scheduled(&scheduled))?;
@@ -195,12 +197,23 @@ impl Accepted {
     }
 }
 
-/// Uploads what the spec names and submits.
+/// Uploads what the spec names and submits. Where the connection breaks, it is not known what
+/// arrived: all of it is sent again, under the same idempotency key.
 pub async fn send(
+    client: &Client,
+    talk: &Talk,
+    source: &Source,
+    checked: &Checked,
+    sent: &Sent<'_>,
+) -> Result<Accepted, Error> {
+    Patience::new(talk).through(async || send_once(client, source, checked, sent).await).await
+}
+
+async fn send_once(
     client: &Client,
     source: &Source,
     checked: &Checked,
-    sent: Sent<'_>,
+    sent: &Sent<'_>,
 ) -> Result<Accepted, Error> {
     let Sent { tasks, table_root, idempotency_key, if_unfinished, once } = sent;
     let plan = checked.plan(false)?;
@@ -216,10 +229,10 @@ pub async fn send(
         document: source.text.clone(),
         source_name: source.name.clone(),
         files,
-        table_root,
-        idempotency_key,
-        if_unfinished: if_unfinished.into(),
-        once,
+        table_root: table_root.clone(),
+        idempotency_key: idempotency_key.clone(),
+        if_unfinished: (*if_unfinished).into(),
+        once: *once,
         images: Vec::new(),
     };
     let mut pins = BTreeMap::new();
@@ -277,7 +290,7 @@ pub async fn follow(
     let progress = RefCell::new(Progress::start(context.talk.clone()));
     progress.borrow_mut().update(job);
     let waited = tokio::select! {
-        waited = wait(client, &job.id, through_hold, stop, |job| progress.borrow_mut().update(job)) => waited,
+        waited = wait(client, &context.talk, &job.id, through_hold, stop, |job| progress.borrow_mut().update(job)) => waited,
         never = say_why_nothing_moves(context, client, &job.id, &progress) => match never {},
     };
     drop(progress);
@@ -286,7 +299,7 @@ pub async fn follow(
         Waited::Stopped => return Err(Error::Interrupted),
     };
     let wall_ms = u64::try_from(began.elapsed().as_millis()).unwrap_or(u64::MAX);
-    let detail = summary::detail(client, &job).await?;
+    let detail = Patience::new(&context.talk).through(async || summary::detail(client, &job).await).await?;
     let summary = Summary { wall_ms, yard_cpu_ms: yard_cpu_ms.map(|cpu_ms| cpu_ms()), detail, job };
     Context::print(&context.output.summary(&summary))?;
     let job = summary.job;

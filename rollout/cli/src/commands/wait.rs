@@ -1,18 +1,13 @@
 //! Waiting for the end of a job.
 
-use std::time::Duration;
-
 use rollout_wire::v1::GetRequest;
 use tokio_util::sync::CancellationToken;
 
+use super::patience::Patience;
 use crate::client::Client;
 use crate::error::Error;
+use crate::talk::Talk;
 use crate::view::Job;
-
-/// Times in a row that a watch may end early before it is given up.
-const WATCH_BREAKS_MAX: u32 = 5;
-/// Between a watch that broke and the next.
-const WATCH_PAUSE: Duration = Duration::from_millis(500);
 
 #[derive(Debug)]
 pub enum Waited {
@@ -24,31 +19,27 @@ pub enum Waited {
     Stopped,
 }
 
-/// Watches until the job is final, held (unless `through_hold`) or `stop` is cancelled.
+/// Watches until the job is final, held (unless `through_hold`) or `stop` is cancelled. A yard that
+/// is away is waited for.
 pub async fn wait(
     client: &Client,
+    talk: &Talk,
     job: &str,
     through_hold: bool,
     stop: &CancellationToken,
     mut on_change: impl FnMut(&Job),
 ) -> Result<Waited, Error> {
-    let mut breaks = 0;
+    let mut patience = Patience::new(talk);
     loop {
-        let error = match watch(client, job, through_hold, stop, &mut breaks, &mut on_change).await {
+        let error = match watch(client, job, through_hold, stop, &mut patience, &mut on_change).await {
             Ok(Some(waited)) => return Ok(waited),
             Ok(None) => {
                 Error::Broken { url: client.url().to_string(), message: "the watch ended early".into() }
             }
-            Err(error @ (Error::Broken { .. } | Error::Unreachable { .. })) => error,
-            Err(error) => return Err(error),
+            Err(error) => error,
         };
-        breaks += 1;
-        if breaks > WATCH_BREAKS_MAX {
-            return Err(error);
-        }
-        tracing::debug!(%error, breaks, "watching again");
         tokio::select! {
-            () = tokio::time::sleep(WATCH_PAUSE) => {}
+            () = tokio::time::sleep(patience.pause(error)?) => {}
             () = stop.cancelled() => return Ok(Waited::Stopped),
         }
     }
@@ -60,7 +51,7 @@ async fn watch(
     job: &str,
     through_hold: bool,
     stop: &CancellationToken,
-    breaks: &mut u32,
+    patience: &mut Patience<'_>,
     on_change: &mut impl FnMut(&Job),
 ) -> Result<Option<Waited>, Error> {
     let request = GetRequest { job: job.to_owned() };
@@ -76,7 +67,7 @@ async fn watch(
             () = stop.cancelled() => return Ok(Some(Waited::Stopped)),
         };
         let Some(message) = message else { return Ok(None) };
-        *breaks = 0;
+        patience.answered();
         let job = Job::from(message);
         on_change(&job);
         if job.is_final() {
