@@ -7,6 +7,7 @@ import os
 import pathlib
 import random
 import signal
+import socket
 import subprocess
 import time
 
@@ -53,6 +54,19 @@ class Yard:
             cwd=self.directory,
             process_group=0 if own_group else None,
         )
+
+    def listens(self) -> bool:
+        """Somebody answers at every address of this yard. The socket's file says nothing: one that was
+        killed leaves it behind."""
+        addresses: list[tuple[int, object]] = [(socket.AF_UNIX, str(self.data / "yard.sock"))]
+        if self.socket.startswith("http://"):
+            host, port = self.socket.removeprefix("http://").rsplit(":", 1)
+            addresses.append((socket.AF_INET, (host, int(port))))
+        for family, address in addresses:
+            with socket.socket(family, socket.SOCK_STREAM) as tried:
+                if tried.connect_ex(address):
+                    return False
+        return True
 
     def json(self, *args: str) -> object:
         return json.loads(self.call("--output", "json", *args).stdout)

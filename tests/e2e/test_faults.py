@@ -30,7 +30,7 @@ def test_a_spec_error_names_file_line_and_nearest_name(yard):
 def test_a_step_larger_than_any_node_is_said_with_both_sizes(yard):
     process = yard.start("dev")
     try:
-        lab.wait_until(lambda: (yard.data / "yard.sock").exists(), "the yard listens")
+        lab.wait_until(lambda: yard.listens(), "the yard listens")
         big = HELLO.replace(
             "defaults: {image: host, timeout: 30s}",
             'defaults: {image: host, timeout: 30s, resources: {request: {memory: 900Gi}, limit: {memory: 900Gi}}}',
@@ -53,7 +53,7 @@ def test_a_step_larger_than_any_node_is_said_with_both_sizes(yard):
 def test_a_second_scheduler_on_the_same_data_is_refused(yard):
     process = yard.start("dev")
     try:
-        lab.wait_until(lambda: (yard.data / "yard.sock").exists(), "the yard listens")
+        lab.wait_until(lambda: yard.listens(), "the yard listens")
         refused(yard.call("scheduler", ok=False), "data_dir_locked")
         yard.call("submit", yard.spec(HELLO), "--table", yard.table, "--wait")
     finally:

@@ -61,7 +61,7 @@ class Machines:
     def start(self, name):
         if name == "scheduler":
             self.processes[name] = self.yard.start("scheduler", "--listen", self.yard.socket)
-            lab.wait_until(lambda: (self.yard.data / "yard.sock").exists(), "the scheduler listens")
+            lab.wait_until(lambda: self.yard.listens(), "the scheduler listens")
         else:
             self.processes[name] = self.yard.start(
                 "executor", "--name", name, "--scheduler", self.yard.socket, data=self.yard.directory / name

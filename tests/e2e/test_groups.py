@@ -97,7 +97,7 @@ def test_a_set_up_that_fails_ends_its_group_and_no_other(yard):
 def test_killed_half_way_no_finished_step_runs_again(yard, which):
     rng = __import__("random").Random(lab.seed())
     scheduler = yard.start("scheduler", "--listen", yard.socket)
-    lab.wait_until(lambda: (yard.data / "yard.sock").exists(), "the scheduler listens")
+    lab.wait_until(lambda: yard.listens(), "the scheduler listens")
 
     def executor(name):
         return yard.start("executor", "--name", name, "--scheduler", yard.socket, data=yard.directory / name)
@@ -130,7 +130,7 @@ def test_killed_half_way_no_finished_step_runs_again(yard, which):
 
 def test_a_node_that_is_lost_costs_no_finished_step_on_the_other(yard):
     scheduler = yard.start("scheduler", "--listen", yard.socket)
-    lab.wait_until(lambda: (yard.data / "yard.sock").exists(), "the scheduler listens")
+    lab.wait_until(lambda: yard.listens(), "the scheduler listens")
 
     def executor(name):
         return yard.start("executor", "--name", name, "--scheduler", yard.socket, data=yard.directory / name)
@@ -153,7 +153,7 @@ def test_rows_of_replaced_rollouts_are_read_and_exported_when_asked_for(yard):
     """Without retries, what runs on a node that is lost is replaced."""
     text = spec("1").replace("retry: {limit: 5,", "retry: {limit: 0,").replace("per: group", "per: group\n    retry: {limit: 5}")
     scheduler = yard.start("scheduler", "--listen", yard.socket)
-    lab.wait_until(lambda: (yard.data / "yard.sock").exists(), "the scheduler listens")
+    lab.wait_until(lambda: yard.listens(), "the scheduler listens")
 
     def executor(name):
         return yard.start("executor", "--name", name, "--scheduler", yard.socket, data=yard.directory / name)

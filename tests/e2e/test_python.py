@@ -250,7 +250,7 @@ def test_the_twins_have_the_same_names():
 def test_a_running_yard_is_used_and_left_alone(program):
     dev = program.start("dev")
     try:
-        lab.wait_until(lambda: (program.data / "yard.sock").exists(), "the yard listens")
+        lab.wait_until(lambda: program.listens(), "the yard listens")
         with ry.Client() as client:
             client.submit(hello_job(), table="out").wait(timeout=lab.HANG_S)
         assert dev.poll() is None

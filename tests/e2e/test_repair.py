@@ -72,7 +72,7 @@ def test_misdeeds_are_told_apart_and_change_no_reward(yard, honest):
 
 def test_over_two_executors_of_which_one_is_killed_half_way_the_rows_are_the_same(yard, honest):
     scheduler = yard.start("scheduler", "--listen", yard.socket)
-    lab.wait_until(lambda: (yard.data / "yard.sock").exists(), "the scheduler listens")
+    lab.wait_until(lambda: yard.listens(), "the scheduler listens")
     nodes = [
         yard.start("executor", "--name", name, "--scheduler", yard.socket, data=yard.directory / name)
         for name in ("n1", "n2")

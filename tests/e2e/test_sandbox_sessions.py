@@ -359,7 +359,7 @@ def test_calls_side_by_side_have_the_same_ids_each_time(client):
 def test_drivers_and_sandboxes_outlive_the_scheduler(yard):
     """It is killed while sessions are driven; what is done is done once, and nothing is lost."""
     scheduler = yard.start("scheduler", "--listen", yard.socket)
-    lab.wait_until(lambda: (yard.data / "yard.sock").exists(), "the scheduler listens")
+    lab.wait_until(lambda: yard.listens(), "the scheduler listens")
     executor = yard.start("executor", "--name", "n1", "--scheduler", yard.socket, data=yard.directory / "n1")
     try:
         with ry.Client(yard.socket, start=False) as client:

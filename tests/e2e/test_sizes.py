@@ -66,7 +66,7 @@ def test_a_million_rows_are_a_cursor_and_a_window(yard):
     spec = yard.spec(SPEC.format(name="million", tasks=tasks, size=1, steps=WORK))
     process = yard.start("scheduler")
     try:
-        lab.wait_until(lambda: (yard.data / "yard.sock").exists(), "the yard listens")
+        lab.wait_until(lambda: yard.listens(), "the yard listens")
         yard.call("submit", spec, "--table", yard.table, "--idempotency-key", "first")
         before = resources(process.pid)["rss_kib"]
         # The window is admitted; a second job of as many rows is another cursor and window.

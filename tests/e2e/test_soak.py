@@ -41,7 +41,7 @@ def resources(pid: int) -> dict[str, int]:
 def test_rollouts_in_a_row_and_at_once_leave_nothing_and_memory_stays_flat(yard):
     process = yard.start("dev")
     try:
-        lab.wait_until(lambda: (yard.data / "yard.sock").exists(), "the yard listens")
+        lab.wait_until(lambda: yard.listens(), "the yard listens")
         parallel = yard.spec(SPEC % (ROWS, 80), "parallel.yaml")
         one_by_one = yard.spec(SPEC % (ROWS, 1), "one-by-one.yaml")
         samples = []

@@ -22,7 +22,7 @@ def test_the_same_job_runs_over_two_executors_and_survives_both_halves(yard, ove
     else:
         listen = yard.socket
     scheduler = yard.start("scheduler", "--listen", listen)
-    lab.wait_until(lambda: (yard.data / "yard.sock").exists(), "the scheduler listens")
+    lab.wait_until(lambda: yard.listens(), "the scheduler listens")
     nodes = [
         yard.start("executor", "--name", name, "--scheduler", yard.socket, data=yard.directory / name)
         for name in ("n1", "n2")
@@ -36,7 +36,7 @@ def test_the_same_job_runs_over_two_executors_and_survives_both_halves(yard, ove
         end = lab.end(scheduler, signal.SIGKILL)
         assert end == -signal.SIGKILL
         scheduler = yard.start("scheduler", "--listen", listen)
-        lab.wait_until(lambda: (yard.data / "yard.sock").exists(), "the scheduler listens")
+        lab.wait_until(lambda: yard.listens(), "the scheduler listens")
         yard.call("--yard", yard.socket, "submit", spec, "--table", yard.table, "--wait")
         assert len(yard.rows()) == 8
     finally:
@@ -46,7 +46,7 @@ def test_the_same_job_runs_over_two_executors_and_survives_both_halves(yard, ove
 
 def test_a_command_that_waits_bears_with_a_scheduler_that_is_away(yard):
     scheduler = yard.start("scheduler", "--listen", yard.socket)
-    lab.wait_until(lambda: (yard.data / "yard.sock").exists(), "the scheduler listens")
+    lab.wait_until(lambda: yard.listens(), "the scheduler listens")
     spec = yard.spec(HELLO.replace('run: "echo', 'run: "sleep 1; echo'))
     # It is there and answers nothing: whether the submit arrived is not known when it dies.
     os.kill(scheduler.pid, signal.SIGSTOP)
@@ -75,7 +75,7 @@ def test_a_command_that_waits_bears_with_a_scheduler_that_is_away(yard):
 
 def test_an_executor_that_lost_its_broker_ends_and_its_next_life_does_the_work(yard):
     scheduler = yard.start("scheduler", "--listen", yard.socket)
-    lab.wait_until(lambda: (yard.data / "yard.sock").exists(), "the scheduler listens")
+    lab.wait_until(lambda: yard.listens(), "the scheduler listens")
     data = yard.directory / "n1"
     serve = ("executor", "--name", "n1", "--scheduler", yard.socket)
     executor = yard.start(*serve, data=data)
@@ -99,7 +99,7 @@ def test_an_executor_that_lost_its_broker_ends_and_its_next_life_does_the_work(y
 
 def test_without_an_executor_the_job_waits_and_explain_says_why(yard):
     scheduler = yard.start("scheduler", "--listen", yard.socket)
-    lab.wait_until(lambda: (yard.data / "yard.sock").exists(), "the scheduler listens")
+    lab.wait_until(lambda: yard.listens(), "the scheduler listens")
     try:
         submitted = yard.json("--yard", yard.socket, "submit", yard.spec(HELLO), "--table", yard.table)
         job = submitted["job"]["id"]
