@@ -107,6 +107,7 @@ impl Scheduler {
             lease_ttl: config.lease_ttl,
             lease_margin: config.lease_margin,
             overdue_margin: config.overdue_margin,
+            in_flight_min: scheduler_core::config::CREATIONS_IN_FLIGHT_MIN,
         };
         let (cluster, restored) = Cluster::restore(core, now, snapshot);
         tracing::info!(yard = %config.yard, epoch, data_dir = %data_dir.display(), "scheduler starts");

@@ -208,6 +208,19 @@ impl Cluster {
         records: &mut Vec<Record>,
     ) {
         self.renew(now, &fence.node, fence.incarnation);
+        self.withdraw(now, fence, attempt, class, message, records);
+    }
+
+    /// The attempt is not begun by its node: refused there, or never sent.
+    pub(crate) fn withdraw(
+        &mut self,
+        now: Now,
+        fence: &Fence,
+        attempt: AttemptId,
+        class: RefusalClass,
+        message: &str,
+        records: &mut Vec<Record>,
+    ) {
         if !matches!(self.standing(fence, attempt), Standing::Current) {
             return self.fence(fence, attempt, records);
         }
@@ -219,6 +232,7 @@ impl Cluster {
             self.keyed.rouse_digest_waits();
         }
         let at = At::of(attempt);
+        let was_sent = !self.is_unsent(attempt);
         let Some(key) = self.sandbox_key(at) else { return };
         let Some(job) = self.jobs.get_mut(&at.group.job) else { return };
         let retry = job.plan.step(at.slot.step).retry;
@@ -235,7 +249,10 @@ impl Cluster {
         let detail = group.detail(at.slot);
         detail.attempts -= 1;
         detail.refusals += 1;
-        detail.refusal = Some(format!("node {} refused it: {message}", fence.node));
+        detail.refusal = Some(match was_sent {
+            true => format!("node {} refused it: {message}", fence.node),
+            false => message.to_owned(),
+        });
         detail.avoid = Some(fence.node.clone());
         if class == RefusalClass::NeverFits {
             detail.excluded.retain(|known| known.node != fence.node);

@@ -41,6 +41,12 @@ impl Cluster {
             if node.attached && !node.shrunk && !within(node.used, node.capacity.total) {
                 wrong.push(format!("node {}: used {:?} is above its capacity", node.id, node.used));
             }
+            let queued: BTreeSet<_> = node.pace.queued().collect();
+            let starting = node.sandboxes.values().filter(|r| r.phase == Phase::Starting);
+            let starting: BTreeSet<_> = starting.map(|r| r.attempt).collect();
+            if queued != *node.pace.attempts() || !queued.is_subset(&starting) {
+                wrong.push(format!("node {}: {queued:?} wait for credit, {starting:?} start", node.id));
+            }
             for (key, reservation) in &node.sandboxes {
                 let at = At::of(reservation.attempt);
                 let group = self.jobs.get(&at.group.job).and_then(|j| j.groups.get(&at.group.index));

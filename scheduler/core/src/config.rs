@@ -34,16 +34,26 @@ pub struct Config {
     /// What an attempt may take beyond the times of its step before it is told to stop again, and
     /// then before it is given up.
     pub overdue_margin: Millis,
+    /// A node is left with no fewer creations in flight while starts wait for its credit.
+    pub in_flight_min: usize,
 }
 
 impl Default for Config {
     fn default() -> Self {
-        Self { lease_ttl: Millis(10_000), lease_margin: Millis(2_000), overdue_margin: OVERDUE_MARGIN }
+        Self {
+            lease_ttl: Millis(10_000),
+            lease_margin: Millis(2_000),
+            overdue_margin: OVERDUE_MARGIN,
+            in_flight_min: CREATIONS_IN_FLIGHT_MIN,
+        }
     }
 }
 
 /// [`Config::overdue_margin`] unless a test sets it: longer than storing what an attempt made may take.
 pub const OVERDUE_MARGIN: Millis = Millis(AFTER_WORK_MAX.0 + 120_000);
+/// [`Config::in_flight_min`] unless a test sets it: a rate that was measured while there was little to
+/// do may be low.
+pub const CREATIONS_IN_FLIGHT_MIN: usize = 8;
 /// Groups asked for in one `Expand`.
 pub const EXPAND_GROUPS_MAX: u32 = 64;
 /// Groups of one job admitted and not sealed: bounds what the recorder may lag behind.

@@ -176,6 +176,16 @@ pub struct Measured {
     pub sandboxes: u32,
     /// Attempts held.
     pub held: u32,
+    pub credit: CreationCredit,
+}
+
+/// How many sandboxes a node can make, as it measured.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct CreationCredit {
+    /// At once, out of what is ready.
+    pub burst: u32,
+    /// After that, in 1,000 seconds; 0: not known, and the node is not paced.
+    pub per_s_milli: u64,
 }
 
 /// An attempt an executor holds.

@@ -34,7 +34,7 @@ pub struct Explanation {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Fact {
     /// Stable: `no_executor`, `too_big_for_yard`, `no_backend`, `refused_by_every_node`, `no_room`, `max_running`, `running`, `backoff`,
-    /// `needs`, `held`, `waits_for_result`, `waits_for_digest`, `cancelling`, `unsealed`, `final`, `unrecorded`, `waits_for_turn`, `node_detached`.
+    /// `needs`, `held`, `waits_for_result`, `waits_for_digest`, `cancelling`, `unsealed`, `final`, `unrecorded`, `waits_for_turn`, `waits_for_credit`, `node_detached`.
     pub code: &'static str,
     pub step: Option<String>,
     pub node: Option<String>,
@@ -227,7 +227,13 @@ impl Cluster {
                     let left = p.due.since(now.boot);
                     format!("; it should have ended, was told to stop again, and is given up in {left}")
                 });
-                let mut f = fact("running", format!("{name} {phase} on node {node}{overdue}"));
+                let attempt = detail.and_then(|d| Some(at.attempt(d.attempts.checked_sub(1)?)));
+                let here = place.and_then(|p| self.nodes.get(&p.node));
+                let unsent = attempt.and_then(|a| here.filter(|here| here.pace.has(a)));
+                let mut f = match unsent {
+                    Some(here) => fact("waits_for_credit", no_credit(&name, here)),
+                    None => fact("running", format!("{name} {phase} on node {node}{overdue}")),
+                };
                 f.node = Some(node);
                 f
             }
@@ -316,6 +322,19 @@ impl Cluster {
 /// What people read of rows that cannot be written.
 pub fn missing_rows(problem: &str) -> String {
     format!("rows are missing: {problem}; it is tried again at the next start")
+}
+
+/// It has its place, and its turn comes.
+fn no_credit(step: &str, node: &Node) -> String {
+    let rate = node.pace.per_s_milli();
+    let (ahead, down) = (node.pace.len() - 1, if node.attached { "" } else { ", whose connection is down" });
+    format!(
+        "{step} waits for creation credit of node {}{down}: {}.{}/s, as it measured; {}",
+        node.id,
+        rate / 1000,
+        rate % 1000 / 100,
+        counted(ahead as u64, "other waits with it", "others wait with it")
+    )
 }
 
 fn no_executor() -> Fact {

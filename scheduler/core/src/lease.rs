@@ -54,6 +54,7 @@ impl Cluster {
                 absent: BTreeSet::new(),
                 given_up: std::collections::BTreeMap::new(),
                 images: std::collections::BTreeMap::new(),
+                pace: crate::pace::Pace::default(),
             }
         });
         node.let_go(held);

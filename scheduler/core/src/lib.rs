@@ -32,6 +32,7 @@ mod member;
 pub mod model;
 mod node;
 mod overdue;
+mod pace;
 mod placement;
 mod plan;
 mod ready;

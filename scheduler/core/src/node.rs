@@ -11,6 +11,7 @@ use rollout::{
 use crate::event::{Capacity, Held, Measured};
 use crate::group::{Detail, Exclusion};
 use crate::keyed::ImageHere;
+use crate::pace::Pace;
 
 #[derive(Debug)]
 pub(crate) struct Node {
@@ -35,6 +36,8 @@ pub(crate) struct Node {
     pub given_up: BTreeMap<Grant, Request>,
     /// What it said of images, by their names in specs.
     pub images: BTreeMap<String, ImageHere>,
+    /// Starts that wait for creation credit.
+    pub pace: Pace,
 }
 
 /// An attempt at the generation it was granted.
@@ -120,10 +123,11 @@ impl Node {
         detail.excluded.iter().find(ours).map(|known| known.why.as_str())
     }
 
-    /// What is reserved here and not in `held`.
+    /// What is reserved here, was sent, and is not in `held`.
     pub fn absent_from(&self, held: &[Held]) -> BTreeSet<Grant> {
         let holds: BTreeSet<Grant> = held.iter().map(|h| (h.attempt, h.generation)).collect();
-        self.sandboxes.values().map(Reservation::grant).filter(|grant| !holds.contains(grant)).collect()
+        let sent = self.sandboxes.values().filter(|reserved| !self.pace.has(reserved.attempt));
+        sent.map(Reservation::grant).filter(|grant| !holds.contains(grant)).collect()
     }
 
     /// Sandboxes that exist, or may.
@@ -134,6 +138,7 @@ impl Node {
     /// The sandbox serves nobody any more and stays charged.
     pub fn give_up(&mut self, key: SandboxKey) {
         if let Some(reservation) = self.sandboxes.remove(&key) {
+            self.pace.forget(reservation.attempt);
             self.given_up.insert(reservation.grant(), reservation.charge);
         }
     }
@@ -154,11 +159,13 @@ impl Node {
         self.used = add(self.used, reservation.charge);
         if let Some(old) = self.sandboxes.insert(key, reservation) {
             self.used = subtract(self.used, old.charge);
+            self.pace.forget(old.attempt);
         }
     }
 
     pub fn release(&mut self, key: SandboxKey) -> Option<Reservation> {
         let reservation = self.sandboxes.remove(&key)?;
+        self.pace.forget(reservation.attempt);
         self.used = subtract(self.used, reservation.charge);
         Some(reservation)
     }

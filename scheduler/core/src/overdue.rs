@@ -8,7 +8,7 @@
 use rollout::failure::Failure;
 use rollout::plan::{Field, StepPlan};
 use rollout::state::StepState;
-use rollout::{BootTime, FailureCode, Millis, StepIndex};
+use rollout::{AttemptId, BootTime, FailureCode, Millis, StepIndex};
 
 use crate::cluster::Cluster;
 use crate::command::{Command, Target};
@@ -77,6 +77,11 @@ impl Cluster {
         while let Some(&(due, at)) = self.overdue.first()
             && due <= now.boot
         {
+            // Its time has not begun.
+            if self.attempt_of(at).is_some_and(|attempt| self.is_unsent(attempt)) {
+                self.watch(now, at);
+                continue;
+            }
             let Some(told) = self.group_mut(at.group).and_then(|g| {
                 let place = g.detail(at.slot).place.as_mut()?;
                 Some(std::mem::replace(&mut place.told, true))
@@ -91,6 +96,11 @@ impl Cluster {
                 self.set_due(at, now.boot.after(self.config.overdue_margin));
             }
         }
+    }
+
+    fn attempt_of(&self, at: At) -> Option<AttemptId> {
+        let detail = self.jobs.get(&at.group.job)?.groups.get(&at.group.index)?.details.get(&at.slot)?;
+        Some(at.attempt(detail.attempts.checked_sub(1)?))
     }
 
     fn stop_again(&mut self, at: At) {

@@ -183,7 +183,7 @@ impl Cluster {
     fn start(
         &mut self,
         at: At,
-        node: &NodeId,
+        node_id: &NodeId,
         continue_from: Option<rollout::AttemptId>,
         (charge, phase): (Request, Phase),
         records: &mut Vec<Record>,
@@ -191,7 +191,7 @@ impl Cluster {
     ) {
         let Some(key) = self.sandbox_key(at) else { return };
         self.set_state(at, StepState::Running);
-        let Some(incarnation) = self.nodes.get(node).map(|n| n.incarnation) else { return };
+        let Some(incarnation) = self.nodes.get(node_id).map(|n| n.incarnation) else { return };
         let Some(job) = self.jobs.get_mut(&at.group.job) else { return };
         let keep = job.plan.continuation(at.slot.step).is_some();
         let Some(group) = job.groups.get_mut(&at.group.index) else { return };
@@ -204,21 +204,23 @@ impl Cluster {
         detail.avoid = None;
         detail.refusal = None;
         let generation = detail.generation;
-        detail.place = Some(Place { base: base_id, ..Place::new(node.clone(), incarnation, continue_from) });
-        if let Some(node) = self.nodes.get_mut(node) {
+        detail.place =
+            Some(Place { base: base_id, ..Place::new(node_id.clone(), incarnation, continue_from) });
+        if let Some(node) = self.nodes.get_mut(node_id) {
             node.reserve(key, Reservation { charge, attempt, generation, phase });
         }
         records.push(Record::AttemptPlaced {
             attempt,
             generation,
-            node: node.clone(),
+            node: node_id.clone(),
             incarnation,
             continue_from,
             base: base_id,
         });
-        let to = Target { node: node.clone(), incarnation, generation };
+        let to = Target { node: node_id.clone(), incarnation, generation };
         let base = base.map(|checkpoint| Box::new((*checkpoint).clone()));
-        commands.push(Command::Start { to, attempt, continue_from, keep, base });
+        let start = Command::Start { to, attempt, continue_from, keep, base };
+        self.send_start(node_id, start, commands);
     }
 
     /// If there are nodes but none could ever hold the step: the step fails where another row may

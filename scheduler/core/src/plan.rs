@@ -30,7 +30,9 @@ impl Cluster {
         let mut placed = self.place(now, &mut plan.records, &mut plan.commands);
         // What became ready by an end in this pass has its turn in the next.
         placed.again |= self.settle_keyed(now, &mut plan.records);
+        placed.again |= self.take_back(now, &mut plan.records);
         plan.looked_at = placed.looked_at;
+        let credit_at = self.dispatch(now, &mut plan.records, &mut plan.commands);
         self.begin_retries(now, &mut plan.records, &mut plan.commands);
         self.expand(&mut plan.commands);
         let queued = std::mem::take(&mut self.outbox);
@@ -40,6 +42,7 @@ impl Cluster {
             self.overdue.first().map(|(due, _)| *due),
             self.nodes.values().map(|n| n.deadline).min(),
             self.keyed.asked.first().map(|(until, ..)| *until),
+            credit_at,
         ];
         plan.wake_at = if placed.again { Some(now.boot) } else { timers.into_iter().flatten().min() };
         plan

@@ -139,7 +139,11 @@ impl Cluster {
                 HeldPhase::Ended => Command::AckEnded { to, attempt },
             });
         }
-        self.outbox.extend(commands);
+        let mut now_sent = Vec::new();
+        for command in commands {
+            self.send_start(id, command, &mut now_sent);
+        }
+        self.outbox.extend(now_sent);
         for at in again {
             self.watch(now, at);
         }

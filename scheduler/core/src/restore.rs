@@ -221,6 +221,7 @@ fn unattached(id: NodeId, incarnation: rollout::IncarnationId, deadline: BootTim
         absent: std::collections::BTreeSet::new(),
         given_up: std::collections::BTreeMap::new(),
         images: std::collections::BTreeMap::new(),
+        pace: crate::pace::Pace::default(),
     }
 }
 

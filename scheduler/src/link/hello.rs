@@ -11,7 +11,7 @@ use rollout::{AttemptId, Bytes, FailureCode, Generation, IncarnationId, MilliCpu
 use rollout_wire::from_wire::{self, WireError};
 use rollout_wire::{HELD_ATTEMPTS_MAX, v1};
 use scheduler_core::Event;
-use scheduler_core::event::{Capacity, Fence, Held, HeldPhase, Measured, RefusalClass};
+use scheduler_core::event::{Capacity, CreationCredit, Fence, Held, HeldPhase, Measured, RefusalClass};
 
 /// The longest address at which a node serves sandboxes.
 const URL_BYTES_MAX: usize = 4096;
@@ -124,6 +124,7 @@ pub(super) fn measured(beat: &v1::Heartbeat) -> Measured {
         load_milli: beat.load_milli,
         sandboxes: beat.sandboxes,
         held: beat.held,
+        credit: CreationCredit { burst: beat.creation_burst, per_s_milli: beat.creations_per_s_milli },
     }
 }
 

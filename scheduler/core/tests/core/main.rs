@@ -8,6 +8,7 @@ mod cadence;
 mod held;
 mod keyed;
 mod overdue;
+mod pace;
 mod passes;
 mod random;
 mod refills;

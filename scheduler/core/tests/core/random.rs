@@ -14,7 +14,7 @@ use rollout::{
     StepIndex,
 };
 use scheduler_core::counts::NodeUse;
-use scheduler_core::event::{Fence, Held, HeldPhase, Measured, RefusalClass};
+use scheduler_core::event::{CreationCredit, Fence, Held, HeldPhase, Measured, RefusalClass};
 use scheduler_core::model::Patience;
 use scheduler_core::record::CheckpointKind;
 use scheduler_core::retry::RetryScope;
@@ -558,16 +558,19 @@ impl World {
     fn wait(&mut self, wait: Millis) {
         self.yard.later(wait);
         self.obey();
-        let beats: Vec<Event> = self
+        let beats: Vec<_> = self
             .nodes
             .iter()
             .filter(|(_, e)| e.connected)
-            .map(|(id, e)| Event::Heartbeat {
-                node: id.clone(),
-                incarnation: e.incarnation,
-                measured: Measured::default(),
-            })
+            .map(|(id, e)| (id.clone(), e.incarnation))
             .collect();
+        let beats = beats.into_iter().map(|(node, incarnation)| {
+            // One that has not measured is not paced.
+            let per_s_milli = [0, 4_000, 20_000, 100_000][self.random.below(4)];
+            let credit = CreationCredit { burst: u32::try_from(self.random.below(3)).unwrap(), per_s_milli };
+            Event::Heartbeat { node, incarnation, measured: Measured { credit, ..Measured::default() } }
+        });
+        let beats: Vec<Event> = beats.collect();
         for beat in beats {
             self.deliver(beat);
         }
@@ -625,7 +628,7 @@ impl World {
 
 /// Attempts are overdue soon.
 fn config() -> Config {
-    Config { overdue_margin: Millis(2_000), ..Config::default() }
+    Config { overdue_margin: Millis(2_000), in_flight_min: 0, ..Config::default() }
 }
 
 /// Returns how many attempts were given up.
