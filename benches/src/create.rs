@@ -4,8 +4,9 @@
 //! tmpfs) and on a disk in a file (loop), beside the kernel's floor, `bwrap --unshare-all` and `runc
 //! run`, in turn within one run.
 //!
-//! `create [--rounds N] [--ops N]`: rounds (default 5), operations a round (default 200; a tenth
-//! for the peers that start processes of their own).
+//! `create [--rounds N] [--ops N] [--case CASE] [--upper UPPER]`: rounds (default 5), operations a
+//! round (default 200; a tenth for the peers that start processes of their own), and which of ours
+//! to run (default all).
 
 mod cgroups;
 pub mod floor;
@@ -37,6 +38,10 @@ pub fn main(args: &[String]) -> Result<()> {
         }
     };
     let (rounds, ops) = (option("--rounds", 5)?.max(3), option("--ops", 200)?.max(10));
+    let wanted = |name: &str, value: &str| {
+        let at = args.iter().position(|a| a == name);
+        at.and_then(|at| args.get(at + 1)).is_none_or(|given| given == value)
+    };
     let dir = tempfile::Builder::new().prefix("rollyard-bench-").tempdir()?;
     let rootfs = dir.path().join("rootfs");
     floor::build_true(&rootfs)?;
@@ -78,6 +83,7 @@ pub fn main(args: &[String]) -> Result<()> {
             levels: vec![],
         });
     }
+    ours.retain(|subject| wanted("--case", subject.case) && wanted("--upper", subject.upper));
     let mut to: [(&str, Vec<Round>); 3] = [("floor", vec![]), ("bwrap", vec![]), ("runc", vec![])];
     for subject in &ours {
         round(WARM_UP_OPS.min(subject.ops), |n| {
