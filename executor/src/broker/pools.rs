@@ -2,7 +2,8 @@
 //!
 //! One thread makes it, a piece at a time, and begins none while a creation waits or is in flight:
 //! the pieces take locks of the kernel that creations need too. That is also why it does not run
-//! at idle priority: on a busy machine it would be set aside with such a lock in its hands.
+//! at idle priority: on a busy machine it would be set aside with such a lock in its hands. A network
+//! takes none of a creation's that has its own, so it is begun beside one where there is a CPU for it.
 
 pub mod disks;
 pub mod groups;
@@ -18,7 +19,7 @@ use self::groups::{Groups, Returned};
 use self::rate::Rate;
 use super::networks::{Maker, Network};
 use super::protocol::Levels;
-use super::serve::{Broker, lock};
+use super::serve::{Broker, CREATION_WIDTH, lock};
 
 /// Network namespaces held ready.
 pub const NETWORKS_AHEAD: usize = 64;
@@ -44,6 +45,8 @@ pub struct Pools {
 struct State {
     /// Creations in flight.
     creating: usize,
+    /// Creations in flight beside which a network may be begun.
+    creating_beside_max: usize,
     ending: bool,
     networks: Vec<Network>,
     networks_not_before: Option<Instant>,
@@ -93,8 +96,10 @@ impl Creating<'_> {
 impl Pools {
     /// `ahead`: if not, nothing is ever made ahead or handed on.
     pub fn new(maker: Maker, groups: Groups, ahead: bool) -> Self {
+        let cpus = std::thread::available_parallelism().map_or(1, usize::from);
         let state = State {
             creating: 0,
+            creating_beside_max: cpus.saturating_sub(1).min(CREATION_WIDTH - 1),
             ending: !ahead,
             networks: Vec::with_capacity(NETWORKS_AHEAD),
             networks_not_before: None,
@@ -121,7 +126,9 @@ impl Pools {
     }
 
     pub fn network(&self) -> Option<Network> {
-        self.lock().networks.pop()
+        let taken = self.lock().networks.pop();
+        self.changed.notify_all();
+        taken
     }
 
     /// The name of a group that holds nothing.
@@ -188,7 +195,7 @@ impl Pools {
             let now = Instant::now();
             state.look(now);
             let mut pause = state.due_in(now);
-            if state.creating == 0 && pause == Some(Duration::ZERO) {
+            if pause == Some(Duration::ZERO) {
                 // Between two creations of a burst none is in flight, and the next one waits here.
                 if !is_readable(requests)
                     && let Some(piece) = state.short_of(now)
@@ -198,7 +205,7 @@ impl Pools {
                 }
                 pause = Some(WAITING_PAUSE);
             }
-            state = match pause.filter(|_| state.creating == 0) {
+            state = match pause {
                 Some(pause) => {
                     let waited = self.changed.wait_timeout(state, pause);
                     waited.unwrap_or_else(PoisonError::into_inner).0
@@ -237,7 +244,9 @@ impl Pools {
                 made.map_err(|error| ("a memory group", error))?;
             }
             Piece::Reset(returned) => {
-                let verdict = returned.reset(&broker.tree, &self.lock().groups.fresh.clone());
+                // Creations must not wait for this: nothing is locked meanwhile.
+                let fresh = self.lock().groups.fresh.clone();
+                let verdict = returned.reset(&broker.tree, fresh.as_deref());
                 let given_up = self.lock().groups.judged(returned, &verdict, Instant::now());
                 if let Some(group) = given_up {
                     let removed = broker.tree.remove_memory_group(&group);
@@ -292,20 +301,26 @@ impl State {
         self.rate.is_busy(busy, now);
     }
 
-    /// In how long a piece may be begun; none if nothing is short.
+    /// In how long a piece may be begun; none if nothing is short, or not while as much is created.
     fn due_in(&self, now: Instant) -> Option<Duration> {
-        let network = (self.networks.len() < NETWORKS_AHEAD).then(|| self.networks_not_before.unwrap_or(now));
-        let earliest = [network, self.groups.due(now), self.disks.due(now)].into_iter().flatten().min()?;
-        Some(earliest.saturating_duration_since(now))
+        let network = (self.creating <= self.creating_beside_max && self.networks.len() < NETWORKS_AHEAD)
+            .then(|| self.networks_not_before.unwrap_or(now));
+        let alone = |due: Option<Instant>| due.filter(|_| self.creating == 0);
+        let due = [network, alone(self.groups.due(now)), alone(self.disks.due(now))];
+        Some(due.into_iter().flatten().min()?.saturating_duration_since(now))
     }
 
     /// What takes least first: it is back soonest.
     fn short_of(&mut self, now: Instant) -> Option<Piece> {
-        if let Some(returned) = self.groups.take_returned(now) {
+        let is_alone = self.creating == 0;
+        if is_alone && let Some(returned) = self.groups.take_returned(now) {
             return Some(Piece::Reset(returned));
         }
         if self.networks.len() < NETWORKS_AHEAD && self.networks_not_before.is_none_or(|at| at <= now) {
             return Some(Piece::Network);
+        }
+        if !is_alone {
+            return None;
         }
         if let Some(name) = self.groups.short_of(now) {
             return Some(Piece::Group(name));

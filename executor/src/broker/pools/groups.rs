@@ -2,10 +2,11 @@
 
 use std::collections::VecDeque;
 use std::io;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crate::host::cgroup::Tree;
-use crate::host::cgroup::memory_groups::{POOLED, Reset, Settings};
+use crate::host::cgroup::memory_groups::{Effort, POOLED, Reset, Settings};
 
 /// Groups made to be ready.
 pub const GROUPS_AHEAD: usize = 64;
@@ -14,9 +15,14 @@ pub const GROUPS_AHEAD: usize = 64;
 pub const GROUPS_READY_MAX: usize = 128;
 /// Groups of ended sandboxes that wait for their reset. Past this an ended sandbox's is removed.
 pub const GROUPS_RETURNED_MAX: usize = 64;
+/// Its writable layer goes about when a sandbox ends, and its last tasks a little later: after this most
+/// groups need one look.
+const SETTLE: Duration = Duration::from_millis(10);
 /// What a sandbox leaves goes by and by: looked at so often, in pauses, before a group is given up.
 const RESET_TRIES_MAX: u32 = 50;
 const RESET_PAUSE: Duration = Duration::from_millis(4);
+/// Once in so many looks a group is emptied by force. By then what goes by itself has gone.
+const FORCE_EVERY: u32 = 25;
 
 #[derive(Debug)]
 pub struct Groups {
@@ -28,7 +34,7 @@ pub struct Groups {
     /// Taken out to be reset.
     judging: usize,
     /// How a fresh one is set; none where groups cannot be handed on, and none is made ahead.
-    pub fresh: Option<Settings>,
+    pub fresh: Option<Arc<Settings>>,
     not_before: Option<Instant>,
     next: u64,
     pub handed_on: u64,
@@ -45,10 +51,17 @@ pub struct Returned {
 
 impl Returned {
     /// An error is a reason to give it up too.
-    pub fn reset(&self, tree: &Tree, fresh: &Option<Settings>) -> Reset {
-        let fresh = fresh.as_ref().ok_or_else(|| io::Error::from_raw_os_error(libc::EOPNOTSUPP));
+    pub fn reset(&self, tree: &Tree, fresh: Option<&Settings>) -> Reset {
+        let fresh = fresh.ok_or_else(|| io::Error::from_raw_os_error(libc::EOPNOTSUPP));
+        // The longer it has not worked, the less often is what costs more tried.
+        let effort = match self.tries {
+            0 => Effort::Look,
+            tries if tries.is_multiple_of(FORCE_EVERY) => Effort::Force,
+            tries if tries.is_power_of_two() => Effort::Squeeze,
+            _ => Effort::Look,
+        };
         fresh
-            .and_then(|fresh| tree.reset_memory_group(&self.group, fresh))
+            .and_then(|fresh| tree.reset_memory_group(&self.group, fresh, effort))
             .unwrap_or(Reset::Unfit("it cannot be read"))
     }
 }
@@ -61,7 +74,7 @@ impl Groups {
             tree.make_memory_group(&sample)?;
             let settings = tree.settings(&sample);
             tree.remove_memory_group(&sample)?;
-            Some(settings?)
+            Some(Arc::new(settings?))
         } else {
             None
         };
@@ -107,7 +120,7 @@ impl Groups {
     /// What came to the place, if it came.
     pub fn give(&mut self, group: Option<String>) {
         self.awaited -= 1;
-        let not_before = Instant::now();
+        let not_before = Instant::now() + SETTLE;
         self.returned.extend(group.map(|group| Returned { group, tries: 0, not_before }));
     }
 

@@ -22,6 +22,9 @@ pub const CACHE_MAX: u64 = 1 << 20;
 /// What `memory.stat` may be behind by, in bytes: a batch of 64 pages on each of a few CPUs.
 const STAT_LAG_MAX: u64 = 1 << 20;
 
+/// More than the CPUs keep at hand for a group, in bytes.
+const HELD_MAX: u64 = 1 << 20;
+
 /// Files that say how a group is set. Nothing in a sandbox can write them.
 const SETTINGS: [&str; 9] = [
     "memory.soft_limit_in_bytes",
@@ -56,6 +59,18 @@ const CHARGES: [&str; 4] = [
 /// How a group is set that nobody has used: each file this kernel has, with its text.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Settings(Vec<(&'static str, String)>);
+
+/// What a reset may cost.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Effort {
+    /// Takes a group that is empty as it is.
+    Look,
+    /// Has the CPUs give back what they keep at hand for it. A limit below what is then left sends the
+    /// kernel through every filesystem of the host, for pages to take.
+    Squeeze,
+    /// Takes out what does not go by itself. That costs more than a new group.
+    Force,
+}
 
 /// What a reset came to.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -99,37 +114,35 @@ impl Tree {
         Ok(Settings(settings))
     }
 
-    /// Takes everything of the last sandbox out of a group and looks whether it is out.
-    pub fn reset_memory_group(&self, group: &str, fresh: &Settings) -> io::Result<Reset> {
+    /// Looks whether everything of the last sandbox is out of a group, and sets it back.
+    pub fn reset_memory_group(&self, group: &str, fresh: &Settings, effort: Effort) -> io::Result<Reset> {
         let tasks = self.memory_file(group, "tasks")?.unwrap_or_default();
         let below = open::stat(open::at(self.memory_dir(), &name(group)?, libc::O_PATH)?.as_fd())?.st_nlink;
         if !tasks.is_empty() || below > 2 {
             return Ok(Reset::Busy);
         }
+        let charged = self.memory_number(group, "memory.usage_in_bytes")?;
+        if charged > CHARGED_MAX {
+            let stat = self.memory_file(group, "memory.stat")?.unwrap_or_default();
+            let of = |key| field(&stat, key).unwrap_or(0);
+            if of("cache").saturating_sub(of("shmem")) > CACHE_MAX {
+                return Ok(Reset::Unfit("its pages are of files that others use"));
+            }
+            let is_filled = of("rss").saturating_add(of("shmem")) > STAT_LAG_MAX;
+            match effort {
+                Effort::Squeeze if charged <= HELD_MAX => {}
+                Effort::Force if !is_filled => self.write(MEMORY, group, "memory.force_empty", "0")?,
+                Effort::Look | Effort::Squeeze | Effort::Force => return Ok(Reset::Busy),
+            }
+        }
         // With the count of OOM kills, which nothing sets back, and whether one is under way.
         if self.settings(group)? != *fresh {
             return Ok(Reset::Unfit("it saw an OOM kill, or is set otherwise than a fresh one"));
         }
-        let stat = self.memory_file(group, "memory.stat")?.unwrap_or_default();
-        let of = |key| field(&stat, key).unwrap_or(0);
-        if of("cache").saturating_sub(of("shmem")) > CACHE_MAX {
-            return Ok(Reset::Unfit("its pages are of files that others use"));
-        }
-        if of("rss").saturating_add(of("shmem")) > STAT_LAG_MAX {
-            return Ok(Reset::Busy);
-        }
-        // The kernel takes the limit only if no more is charged than that, what the CPUs keep at
-        // hand included. Emptying by force waits for every CPU, so it comes second.
-        let squeezed = || match self.write(MEMORY, group, "memory.limit_in_bytes", &CHARGED_MAX.to_string()) {
-            Ok(()) => Ok(true),
-            Err(error) if error.raw_os_error() == Some(libc::EBUSY) => Ok(false),
-            Err(error) => Err(error),
-        };
-        if !squeezed()? {
-            self.write(MEMORY, group, "memory.force_empty", "0")?;
-            if !squeezed()? {
-                return Ok(Reset::Busy);
-            }
+        // The kernel takes the limit only if no more is charged than that.
+        match self.write(MEMORY, group, "memory.limit_in_bytes", &CHARGED_MAX.to_string()) {
+            Err(error) if error.raw_os_error() == Some(libc::EBUSY) => return Ok(Reset::Busy),
+            other => other?,
         }
         for file in COUNTERS {
             match self.write(MEMORY, group, file, "0") {
@@ -150,7 +163,11 @@ impl Tree {
 
     /// The memory limit as the kernel has it, in bytes.
     pub(super) fn memory_limit(&self, group: &str) -> io::Result<u64> {
-        let text = self.memory_file(group, "memory.limit_in_bytes")?.unwrap_or_default();
+        self.memory_number(group, "memory.limit_in_bytes")
+    }
+
+    fn memory_number(&self, group: &str, file: &str) -> io::Result<u64> {
+        let text = self.memory_file(group, file)?.unwrap_or_default();
         text.trim().parse().map_err(|_| io::Error::from_raw_os_error(libc::EBADMSG))
     }
 

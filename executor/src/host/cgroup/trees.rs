@@ -55,10 +55,15 @@ impl Tree {
     /// Removes what is empty below the leaf of a sandbox that ends. What stays shows as a leaf that
     /// cannot be removed.
     pub(super) fn remove_trees(&self, id: &str) {
-        let listed = name(id).and_then(|leaf| {
-            let dir = open::at(self.dirs[0].as_fd(), &leaf, libc::O_RDONLY | libc::O_DIRECTORY)?;
-            Ok(nix::dir::Dir::from_fd(dir)?)
-        });
+        let Ok(leaf) = name(id).and_then(|leaf| open::at(self.dirs[0].as_fd(), &leaf, libc::O_PATH)) else {
+            return;
+        };
+        // Most have none, and to list a leaf is to name each of its files. Two are `.` and its own name.
+        if open::stat(leaf.as_fd()).is_ok_and(|leaf| leaf.st_nlink <= 2) {
+            return;
+        }
+        let listed = open::at(leaf.as_fd(), c".", libc::O_RDONLY | libc::O_DIRECTORY)
+            .and_then(|dir| Ok(nix::dir::Dir::from_fd(dir)?));
         let Ok(mut listed) = listed else { return };
         let is_group = |entry: &nix::dir::Entry| {
             entry.file_type() == Some(nix::dir::Type::Directory)
@@ -67,9 +72,6 @@ impl Tree {
         };
         let groups: Vec<CString> =
             listed.iter().flatten().filter(is_group).map(|entry| entry.file_name().to_owned()).collect();
-        let Ok(leaf) = name(id).and_then(|leaf| open::at(self.dirs[0].as_fd(), &leaf, libc::O_PATH)) else {
-            return;
-        };
         for group in groups {
             let mut tries = 0;
             while let Err(error) = open::remove(leaf.as_fd(), &group, libc::AT_REMOVEDIR) {
