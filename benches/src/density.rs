@@ -1,90 +1,107 @@
-//! Bench `density`: idle sandboxes with every wall and without network, held at once. Some of them,
-//! spread over all, then run a command each and have a file read; at last all are destroyed and a
-//! census is taken.
+//! Bench `density`: idle sandboxes with every wall and without gateway listeners, held at once by a whole
+//! yard: scheduler and executor in processes of their own, each sandbox made by the call of a client. Some
+//! of them, spread over all, then run a command each and have a file read; at last all are ended and what
+//! is left is counted.
 //!
 //! `density [--sandboxes N] [--probe-percent P]`: how many to hold (default 10,000), and how many of a
 //! hundred are probed (default 1).
 //!
 //! Measurements: `create`, `exec`, `read`, `destroy`. Figures: `held`; `kib_each`, what the machine
 //! has less of for each, and what that is made of; `descriptors` of each process; `lost`, probes that
-//! failed; `leaks`, what the census found at the end.
+//! failed; `leaks`, what is left at the end.
 
 use std::collections::BTreeMap;
-use std::path::Path;
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use executor::census;
-use executor::sandbox::container::{Container, ContainerConfig};
-use executor::sandbox::{Backend, Exit, Sandbox, SandboxSpec, Spawn};
-use rollout::quantity::Limit;
-use rollout::{Bytes, MilliCpu};
+use rollout_wire::v1;
 use serde_json::json;
 use tokio::task::JoinSet;
 
 use crate::create::floor::build_true;
-use crate::report::{Round, cpu_time, figure, measurement};
+use crate::report::{Round, cpu_time, figure, measurement, option, tell};
+use crate::yard::{Client, Yard, program, small};
 
 const BENCH: &str = "density";
-/// Creations and ends asked for at once.
+/// Creations asked for at once.
 const WIDTH: usize = 8;
+/// Named by one call that ends them.
+const KILLED_AT_ONCE: usize = 500;
 /// Between two looks whether the kernel's memory has settled.
 const SETTLE_PAUSE: Duration = Duration::from_millis(500);
 /// Looks until two in a row differ by less than a thousandth, at most.
 const SETTLE_TRIES_MAX: u32 = 60;
-/// How long the broker may take to end what is left: a hang guard.
-const END_WAIT: Duration = Duration::from_secs(600);
+/// A hang guard.
+const HEARTBEAT_WAIT: Duration = Duration::from_secs(60);
+/// A hang guard, for all of them to end.
+const END_WAIT: Duration = Duration::from_secs(1_800);
 
 pub fn main(args: &[String]) -> Result<()> {
-    let option = |name: &str, default: usize| -> Result<usize> {
-        match args.iter().position(|a| a == name) {
-            Some(at) => args.get(at + 1).context("a number is missing")?.parse().context(name.to_owned()),
-            None => Ok(default),
-        }
-    };
-    let sandboxes = option("--sandboxes", 10_000)?.max(1);
-    let probed = (sandboxes * option("--probe-percent", 1)? / 100).max(1);
+    let sandboxes = option(args, "--sandboxes", 10_000)?.max(1);
+    let probed = (sandboxes * option(args, "--probe-percent", 1)? / 100).max(1);
     let dir = tempfile::Builder::new().prefix("rollyard-bench-").tempdir()?;
     let rootfs = dir.path().join("rootfs");
     build_true(&rootfs)?;
-    let data_dir = dir.path().join("yard");
+    // What is reserved for them is more cores than there are.
+    let cores = (sandboxes / 500 + 2).to_string();
+    let mut yard = Yard::start(&dir.path().join("home"), &["--cpu", &cores])?;
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
-    runtime.block_on(bench(&rootfs, &data_dir, sandboxes, probed))
+    let image = rootfs.clone();
+    let held =
+        runtime.block_on(bench(&yard, move |n| small(&format!("idle-{n}"), &image), sandboxes, probed));
+    drop(runtime);
+    yard.stop()?;
+    held?;
+    let left = yard.left()?;
+    figure(BENCH, "leaks", &[("census", json!(left))], left.len() as f64);
+    Ok(())
 }
 
-async fn bench(rootfs: &Path, data_dir: &Path, sandboxes: usize, probed: usize) -> Result<()> {
-    let backend = Arc::new(Container::start(&ContainerConfig { data_dir: data_dir.to_owned() })?);
-    let ceiling = backend.ceilings().sandboxes;
+async fn bench(
+    yard: &Yard,
+    request: impl Fn(usize) -> v1::CreateSandboxRequest,
+    sandboxes: usize,
+    probed: usize,
+) -> Result<()> {
+    let client = Client::new(&yard.socket())?;
+    let node = client.attached().await?;
+    let ceiling = node.capacity.as_ref().map_or(0, |capacity| capacity.sandboxes);
     ensure!(
         u64::from(ceiling) >= sandboxes as u64,
         "this host has room for {ceiling}: see `rollyard doctor`"
     );
     // What is made once and kept is made before anything is counted.
-    create(&backend, rootfs, sandboxes).await?.destroy().await?;
+    let first = client.create(request(sandboxes)).await?;
+    end(&client, &[first.id]).await?;
+    no_more(yard, &client).await?;
     let before = settled().await?;
 
-    let (held, round) = all(sandboxes, |n| {
-        let (backend, rootfs) = (Arc::clone(&backend), rootfs.to_owned());
-        async move { create(&backend, &rootfs, n).await }
+    let (made, round) = all(sandboxes, |n| {
+        let (client, request) = (client.clone(), request(n));
+        async move { client.create(request).await }
     })
     .await?;
     measurement(BENCH, "create", "rollyard", &[round]);
     let after = settled().await?;
-    figure(BENCH, "held", &[], held.len() as f64);
+    let node = all_held(&client, sandboxes).await?;
+    figure(BENCH, "held", &[], f64::from(node.held));
     let each = |key: &str| {
         let (before, after) = (before.get(key).copied(), after.get(key).copied());
-        (after.unwrap_or_default() - before.unwrap_or_default()) / held.len() as f64
+        (after.unwrap_or_default() - before.unwrap_or_default()) / made.len() as f64
     };
     let parts = ["Slab", "PageTables", "KernelStack", "Percpu", "AnonPages", "Shmem"];
     let parts = json!(parts.map(|key| (key, each(key))).into_iter().collect::<BTreeMap<_, _>>());
-    figure(BENCH, "kib_each", &[("n", json!(held.len())), ("of_which", parts)], -each("MemAvailable"));
-    for (who, pids) in processes()? {
-        let fds: usize = pids
-            .iter()
-            .map(|pid| std::fs::read_dir(format!("/proc/{pid}/fd")).map_or(0, Iterator::count))
-            .sum();
-        figure(BENCH, "descriptors", &[("of", json!(who)), ("processes", json!(pids.len()))], fds as f64);
+    figure(BENCH, "kib_each", &[("n", json!(made.len())), ("of_which", parts)], -each("MemAvailable"));
+    for (who, pids) in processes(yard)? {
+        let count = |what: &str| -> usize {
+            pids.iter()
+                .map(|pid| std::fs::read_dir(format!("/proc/{pid}/{what}")).map_or(0, Iterator::count))
+                .sum()
+        };
+        let fields =
+            [("of", json!(who)), ("processes", json!(pids.len())), ("threads", json!(count("task")))];
+        figure(BENCH, "descriptors", &fields, count("fd") as f64);
     }
 
     let mut lost = 0;
@@ -92,11 +109,11 @@ async fn bench(rootfs: &Path, data_dir: &Path, sandboxes: usize, probed: usize) 
         let (mut latencies, cpu, begun) = (Vec::with_capacity(probed), cpu_time(), Instant::now());
         for n in 0..probed {
             // Each another one, far from the last.
-            let sandbox = &*held[n * held.len() / probed];
+            let id = &made[n * made.len() / probed].id;
             let begin = Instant::now();
             let answered = match case {
-                "exec" => run_true(sandbox).await,
-                _ => read_true(sandbox).await,
+                "exec" => client.act(program(id, "", "probe", &["/true"]), 0).await.map(drop),
+                _ => read_true(&client, id).await,
             };
             match answered {
                 Ok(()) => latencies.push(begin.elapsed()),
@@ -113,24 +130,60 @@ async fn bench(rootfs: &Path, data_dir: &Path, sandboxes: usize, probed: usize) 
     }
     figure(BENCH, "lost", &[("probed", json!(probed))], f64::from(lost));
 
-    let mut held: Vec<Option<Box<dyn Sandbox>>> = held.into_iter().map(Some).collect();
-    let count = held.len();
-    let (_, round) = all(count, |n| {
-        let sandbox = held[n].take();
-        async move {
-            if let Some(sandbox) = sandbox {
-                sandbox.destroy().await?;
-            }
-            Ok(())
-        }
-    })
-    .await?;
+    let (cpu, begun) = (cpu_time(), Instant::now());
+    for some in made.chunks(KILLED_AT_ONCE) {
+        end(&client, &some.iter().map(|sandbox| sandbox.id.clone()).collect::<Vec<_>>()).await?;
+    }
+    no_more(yard, &client).await?;
+    let wall = begun.elapsed();
+    let share = wall / u32::try_from(made.len())?;
+    // They end together: each is told as its share.
+    let round = Round { latencies: vec![share; made.len()], wall, cpu: cpu_time().saturating_sub(cpu) };
     measurement(BENCH, "destroy", "rollyard", &[round]);
-    let left = census::take(&data_dir.canonicalize()?)?;
-    let leaks = left.cgroups.len() + left.processes.len() + left.loops.len() + left.files.len();
-    figure(BENCH, "leaks", &[("census", json!(left.to_string()))], leaks as f64);
-    drop(backend);
-    wait_for_the_end(data_dir).await
+    Ok(())
+}
+
+async fn end(client: &Client, sandboxes: &[String]) -> Result<()> {
+    let request = v1::KillSandboxesRequest {
+        sandboxes: sandboxes.to_vec(),
+        reason: "bench".to_owned(),
+        ..v1::KillSandboxesRequest::default()
+    };
+    let reply = client.sandboxes.clone().kill(request).await?.into_inner();
+    ensure!(reply.failed.is_empty(), "not ended: {:?}", reply.failed.first());
+    ensure!(reply.killed.len() == sandboxes.len(), "only {} were there to end", reply.killed.len());
+    Ok(())
+}
+
+/// Waits until the node says what it holds: with each heartbeat.
+async fn all_held(client: &Client, sandboxes: usize) -> Result<v1::Node> {
+    let begun = Instant::now();
+    loop {
+        let node = client.attached().await?;
+        if node.held as usize == sandboxes && node.sandboxes as usize == sandboxes {
+            return Ok(node);
+        }
+        ensure!(
+            begun.elapsed() < HEARTBEAT_WAIT,
+            "the node holds {}, the ledger {}",
+            node.held,
+            node.sandboxes
+        );
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}
+
+/// Waits until nothing of a sandbox is on the node, and nothing in the ledger.
+async fn no_more(yard: &Yard, client: &Client) -> Result<()> {
+    let begun = Instant::now();
+    loop {
+        let node = client.attached().await?;
+        if node.held == 0 && node.sandboxes == 0 && census::take(&yard.sandboxes_dir())?.holds_no_sandbox() {
+            return Ok(());
+        }
+        ensure!(begun.elapsed() < END_WAIT, "{} sandboxes do not end", node.held);
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
 }
 
 /// Runs `op` for 0..n, [`WIDTH`] at once, and takes the times.
@@ -161,46 +214,18 @@ where
     Ok((done, Round { latencies, wall: start.elapsed(), cpu: cpu_time().saturating_sub(cpu) }))
 }
 
-async fn create(backend: &Container, rootfs: &Path, n: usize) -> Result<Box<dyn Sandbox>> {
-    let spec = SandboxSpec {
-        id: format!("idle-{n}"),
-        image: format!("dir:{}", rootfs.display()),
-        base: None,
-        image_digest: None,
-        layers: Vec::new(),
-        limits: Limit { cpu: MilliCpu(1000), memory: Bytes(512 << 20), disk: Bytes(64 << 20), pids: 256 },
-        user: "0".to_owned(),
-        workdir: "/workspace".to_owned(),
+/// Reads a file, through the root that a keeper lends.
+async fn read_true(client: &Client, sandbox: &str) -> Result<()> {
+    let request = v1::ReadFileRequest {
+        sandbox: sandbox.to_owned(),
+        path: "/true".to_owned(),
+        ..v1::ReadFileRequest::default()
     };
-    Ok(backend.create(spec).await?)
-}
-
-async fn run_true(sandbox: &dyn Sandbox) -> Result<()> {
-    let sink = || -> Result<_> { Ok(std::fs::OpenOptions::new().write(true).open("/dev/null")?.into()) };
-    let process = sandbox
-        .spawn(Spawn {
-            argv: vec!["/true".to_owned()],
-            env: BTreeMap::new(),
-            cwd: "/".to_owned(),
-            user: "0".to_owned(),
-            stdout: sink()?,
-            stderr: sink()?,
-        })
-        .await?;
-    let exit = process.wait().await?;
-    ensure!(exit == Exit::Code(0), "{exit:?}");
+    let mut chunks = client.sandboxes.clone().read_file(request).await?.into_inner();
+    let first = chunks.message().await?.context("a first chunk")?;
+    ensure!(first.info.is_some_and(|info| info.size > 0), "the file is not there");
+    while chunks.message().await?.is_some() {}
     Ok(())
-}
-
-/// Opens a file, through the root that a keeper lends.
-async fn read_true(sandbox: &dyn Sandbox) -> Result<()> {
-    ensure!(sandbox.open_file("/true").await?.is_some(), "the file is not there");
-    Ok(())
-}
-
-#[expect(clippy::print_stderr, reason = "what a bench says beside its data")]
-fn tell(what: &str) {
-    eprintln!("{what}");
 }
 
 /// /proc/meminfo in KiB, once the kernel has let go of what it frees late.
@@ -226,31 +251,13 @@ async fn settled() -> Result<BTreeMap<String, f64>> {
     Ok(last)
 }
 
-/// The executor, its broker and its keepers.
-fn processes() -> Result<BTreeMap<String, Vec<u32>>> {
-    let me = std::process::id();
-    let mut found = BTreeMap::from([("executor".to_owned(), vec![me])]);
-    for entry in std::fs::read_dir("/proc")?.flatten() {
-        let Some(pid) = entry.file_name().to_str().and_then(|name| name.parse::<u32>().ok()) else {
-            continue;
-        };
-        let Ok(stat) = std::fs::read_to_string(entry.path().join("stat")) else { continue };
-        let Some((name, rest)) = stat.rsplit_once(") ") else { continue };
-        if rest.split(' ').nth(1) == Some(&me.to_string())
-            && let Some((_, name)) = name.split_once("(rollyard-")
-        {
-            found.entry(name.to_owned()).or_default().push(pid);
-        }
+/// The scheduler, the executor, its broker and its keepers.
+fn processes(yard: &Yard) -> Result<BTreeMap<String, Vec<u32>>> {
+    let parts = [("scheduler", yard.scheduler_pid()), ("executor", yard.executor_pid())];
+    let parts = parts.into_iter().filter_map(|(name, pid)| Some((name.to_owned(), pid?)));
+    let mut found: BTreeMap<String, Vec<u32>> = BTreeMap::new();
+    for (name, pid) in parts.chain(yard.helpers()?) {
+        found.entry(name).or_default().push(pid);
     }
     Ok(found)
-}
-
-/// The directory goes when nothing uses it any more.
-async fn wait_for_the_end(data_dir: &Path) -> Result<()> {
-    let lock = std::fs::File::open(data_dir.join("lock"))?;
-    let released = tokio::task::spawn_blocking(move || lock.lock());
-    tokio::time::timeout(END_WAIT, released).await.context("the broker or a keeper does not end")???;
-    let left = census::take(&data_dir.canonicalize()?)?;
-    ensure!(left.is_empty(), "left: {left}");
-    Ok(())
 }

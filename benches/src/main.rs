@@ -6,10 +6,12 @@ mod create;
 mod density;
 mod report;
 mod rollout;
+mod session;
+mod yard;
 
 use anyhow::{Result, bail};
 
-const NAMES: &[&str] = &["burst", "checkpoint", "create", "density", "rollout"];
+const NAMES: &[&str] = &["burst", "checkpoint", "create", "density", "rollout", "session"];
 
 fn main() -> Result<()> {
     // The broker is this executable started again; that comes before anything else.
@@ -23,6 +25,7 @@ fn main() -> Result<()> {
         Some("create") => create::main(&rest),
         Some("density") => density::main(&rest),
         Some("rollout") => rollout::main(&rest),
+        Some("session") => session::main(&rest),
         Some(other) => bail!("no bench `{other}`; there are: {}", NAMES.join(", ")),
         None => bail!("usage: benches NAME [ARGS]; there are: {}", NAMES.join(", ")),
     }

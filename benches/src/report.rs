@@ -1,5 +1,6 @@
 //! What every bench prints: one JSON object per line on stdout, all else on stderr.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use serde::Serialize;
@@ -129,12 +130,17 @@ pub fn skipped(bench: &str, case: &str, to: &str, reason: &str) {
     line(&json!({"bench": bench, "case": case, "to": to, "skipped": reason}));
 }
 
+/// A figure that is not to be had here.
+pub fn not_here(bench: &str, case: &str, reason: &str) {
+    line(&json!({"bench": bench, "case": case, "skipped": reason}));
+}
+
 pub fn load1() -> f64 {
     let text = std::fs::read_to_string("/proc/loadavg").unwrap_or_default();
     text.split(' ').next().and_then(|t| t.parse().ok()).unwrap_or(f64::NAN)
 }
 
-/// CPU time of this process, the children it waited for, and its live children with theirs.
+/// CPU time of this process, of all that live below it, and of the children these waited for.
 pub fn cpu_time() -> Duration {
     use nix::sys::resource::{UsageWho, getrusage};
     let own =
@@ -145,19 +151,33 @@ pub fn cpu_time() -> Duration {
             (user.tv_sec() + system.tv_sec()) * 1_000_000 + user.tv_usec() + system.tv_usec()
         })
         .sum();
-    let me = std::process::id();
-    let ticks: u64 = std::fs::read_dir("/proc")
-        .into_iter()
-        .flatten()
-        .filter_map(|entry| std::fs::read_to_string(entry.ok()?.path().join("stat")).ok())
-        .filter_map(|stat| {
-            // After the parenthesised name: state ppid ... utime stime cutime cstime (fields 14-17).
-            let fields: Vec<&str> = stat.rsplit_once(')')?.1.split_whitespace().collect();
-            let number = |i: usize| fields.get(i)?.parse::<u64>().ok();
-            (number(1)? == u64::from(me)).then_some(number(11)? + number(12)? + number(13)? + number(14)?)
-        })
-        .sum();
+    let ticks: u64 = below(std::process::id()).into_values().sum();
     Duration::from_micros(u64::try_from(own).unwrap_or(0)) + Duration::from_millis(ticks * 10)
+}
+
+/// The processes that live below one, with the ticks (10 ms) that each and what it waited for have used.
+pub fn below(top: u32) -> BTreeMap<u32, u64> {
+    let stats = std::fs::read_dir("/proc").into_iter().flatten().flatten().filter_map(|entry| {
+        let pid: u32 = entry.file_name().to_str()?.parse().ok()?;
+        let stat = std::fs::read_to_string(entry.path().join("stat")).ok()?;
+        // After the parenthesised name: state ppid ... utime stime cutime cstime (fields 14-17).
+        let fields: Vec<&str> = stat.rsplit_once(')')?.1.split_whitespace().collect();
+        let number = |i: usize| fields.get(i)?.parse::<u64>().ok();
+        let ticks = number(11)? + number(12)? + number(13)? + number(14)?;
+        Some((u32::try_from(number(1)?).ok()?, (pid, ticks)))
+    });
+    let mut children: BTreeMap<u32, Vec<(u32, u64)>> = BTreeMap::new();
+    for (parent, child) in stats {
+        children.entry(parent).or_default().push(child);
+    }
+    let (mut found, mut next) = (BTreeMap::new(), vec![top]);
+    while let Some(parent) = next.pop() {
+        for (pid, ticks) in children.remove(&parent).unwrap_or_default() {
+            found.insert(pid, ticks);
+            next.push(pid);
+        }
+    }
+    found
 }
 
 /// Runs `op` `n` times in a row and takes the times.
@@ -170,4 +190,18 @@ pub fn round(n: usize, mut op: impl FnMut(usize) -> anyhow::Result<()>) -> anyho
         latencies.push(begin.elapsed());
     }
     Ok(Round { latencies, wall: start.elapsed(), cpu: cpu_time().saturating_sub(cpu) })
+}
+
+/// `--NAME N` of the arguments.
+pub fn option(args: &[String], name: &str, default: usize) -> anyhow::Result<usize> {
+    use anyhow::Context;
+    match args.iter().position(|arg| arg == name) {
+        Some(at) => args.get(at + 1).context("a number is missing")?.parse().context(name.to_owned()),
+        None => Ok(default),
+    }
+}
+
+#[expect(clippy::print_stderr, reason = "what a bench says beside its data")]
+pub fn tell(what: &str) {
+    eprintln!("{what}");
 }

@@ -107,10 +107,16 @@ steps:
     )
 }
 
-/// The program, built as this bench is.
+/// The program that `ROLLYARD_BIN` names; else it is built, as this bench is.
 pub fn built() -> Result<PathBuf> {
+    if let Some(program) = std::env::var_os("ROLLYARD_BIN") {
+        return Ok(program.into());
+    }
     let mut command = Command::new("cargo");
-    command.args(["build", "--release", "--locked", "-q", "-p", "rollout-cli"]).current_dir(repository());
+    command.args(["build", "--locked", "-q", "-p", "rollout-cli"]).current_dir(repository());
+    if !cfg!(debug_assertions) {
+        command.arg("--release");
+    }
     ensure!(command.status().context("cargo")?.success(), "the program cannot be built");
     Ok(std::env::current_exe()?.parent().context("a folder")?.join("rollyard"))
 }
