@@ -4,14 +4,16 @@ mod burst;
 mod checkpoint;
 mod create;
 mod density;
+mod idle;
 mod report;
 mod rollout;
 mod session;
+mod soak;
 mod yard;
 
 use anyhow::{Result, bail};
 
-const NAMES: &[&str] = &["burst", "checkpoint", "create", "density", "rollout", "session"];
+const NAMES: &[&str] = &["burst", "checkpoint", "create", "density", "idle", "rollout", "session", "soak"];
 
 fn main() -> Result<()> {
     // The broker is this executable started again; that comes before anything else.
@@ -24,8 +26,10 @@ fn main() -> Result<()> {
         Some("checkpoint") => checkpoint::main(&rest),
         Some("create") => create::main(&rest),
         Some("density") => density::main(&rest),
+        Some("idle") => idle::main(&rest),
         Some("rollout") => rollout::main(&rest),
         Some("session") => session::main(&rest),
+        Some("soak") => soak::main(&rest),
         Some(other) => bail!("no bench `{other}`; there are: {}", NAMES.join(", ")),
         None => bail!("usage: benches NAME [ARGS]; there are: {}", NAMES.join(", ")),
     }

@@ -2,6 +2,7 @@
 //! calls of a client over the scheduler's socket.
 
 use std::fs::{self, File};
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
@@ -134,10 +135,16 @@ impl Yard {
         Ok(kill(Pid::from_raw(pid.cast_signed()), Signal::SIGKILL).is_ok())
     }
 
+    /// One of the two. It ends in order when this process ends, however that comes about; so it is started
+    /// by the main thread, whose end is that of the process.
     fn part(&self, name: &str, data_dir: &str) -> Command {
         let mut command = self.command(data_dir);
         let log = File::options().create(true).append(true).open(self.home.join(format!("{name}.log")));
         command.stdout(Stdio::null()).stderr(log.map_or_else(|_| Stdio::null(), Stdio::from));
+        // SAFETY: one system call, between fork and exec.
+        unsafe {
+            command.pre_exec(|| Ok(nix::sys::prctl::set_pdeathsig(Signal::SIGTERM)?));
+        }
         command
     }
 

@@ -85,6 +85,7 @@ impl Live {
         after: Option<Duration>,
     ) -> Result<v1::LifecycleReply, Refusal> {
         let (lent, reached) = {
+            let _no_start = self.starts.write().await;
             let mut ladder = self.ladder.lock().await;
             ladder.check(version)?;
             // Whoever calls from here on waits for the ladder, and wakes it.

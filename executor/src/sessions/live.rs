@@ -74,6 +74,9 @@ pub(crate) struct Live {
     pub(super) log: Arc<ActionLog>,
     pub(super) shells: Shells,
     pub(super) ladder: AsyncMutex<Ladder>,
+    /// Read: a process is being started, which init must be able to do. Write: it may be paused. Taken
+    /// before the ladder.
+    pub(super) starts: RwLock<()>,
     sandbox: Arc<RwLock<Slot>>,
     claim: Mutex<Claim>,
     activity: Mutex<Activity>,
@@ -157,6 +160,7 @@ impl Live {
             log: Arc::new(log),
             shells: Shells::default(),
             ladder: AsyncMutex::default(),
+            starts: RwLock::default(),
             sandbox: Arc::new(RwLock::new(Some(sandbox))),
             claim: Mutex::default(),
             activity: Mutex::new(Activity { heard_at: Instant::now(), busy: 0 }),

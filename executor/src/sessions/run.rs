@@ -56,6 +56,8 @@ impl From<NotStarted> for Refusal {
 
 /// Starts a process of the session, or refuses within a bounded time.
 pub(super) async fn start(live: &Arc<Live>, opening: Opening) -> Result<Opened, NotStarted> {
+    // Awake until init has answered: one that is paused between would answer with the next call only.
+    let _start = live.starts.read().await;
     let lent = live.lend().await?;
     let driven = lent.driven()?;
     let started = live.unless_over(async {

@@ -10,6 +10,7 @@ use crate::exec::{ECHO, Exec, Forward, start};
 crate::sessions![
     a_paused_sandbox_goes_on_at_the_next_call,
     a_change_of_another_version_is_refused,
+    a_pause_while_an_action_starts_loses_nothing,
     deadlines_go_on_while_it_is_paused,
     a_sandbox_nobody_calls_is_paused_by_itself,
     forwarded_bytes_and_streams_are_no_silence,
@@ -68,6 +69,26 @@ async fn a_change_of_another_version_is_refused(lab: &mut Lab) {
     assert_eq!(code(&resume(&sandbox, Some(0)).await.unwrap_err()), "version_conflict");
     assert_eq!(resume(&sandbox, Some(1)).await.unwrap().version, 2);
     lab.finish(&sandbox).await;
+}
+
+/// Whatever comes first: the action is done once it may go on, and soon.
+async fn a_pause_while_an_action_starts_loses_nothing(lab: &mut Lab) {
+    let session = lab.session_with(|_| {}).await;
+    let began = std::time::Instant::now();
+    for turn in 0..40 {
+        let (pauses, resumes) = (session.clone(), session.clone());
+        let paused_and_resumed = async move {
+            tokio::time::sleep(Duration::from_micros(turn * 100)).await;
+            pause(&pauses, None).await.unwrap();
+            resume(&resumes, None).await.unwrap();
+        };
+        let action = format!("a{turn}");
+        let (said, ()) = tokio::join!(session.done(&action, shell("echo said")), paused_and_resumed);
+        assert_eq!(said.stdout, b"said\n", "{said:?}");
+    }
+    // The time that a process may take to start.
+    assert!(began.elapsed() < Duration::from_secs(30), "a hang guard: {:?}", began.elapsed());
+    lab.finish(&session).await;
 }
 
 async fn deadlines_go_on_while_it_is_paused(lab: &mut Lab) {
