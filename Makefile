@@ -34,10 +34,10 @@ lint: ## formatting and lints only
 	cargo fmt --all --check
 	cargo clippy --locked --workspace --all-targets -- -D warnings
 
-bench: setup ## the benches against their peers, one JSON line each
-	cargo run --locked --release -p benches -- create
+bench: setup ## the benches beside their peers and floors, one JSON line each (minutes, a quiet machine)
+	for bench in create burst session idle density checkpoint rollout; do cargo run --locked --release -p benches -- $$bench; done
 
-soak: build ## kill -9 at 200 random moments, 1,000 rollouts, the largest sizes, census after each
+soak: build ## 10,000 sandboxes and thousands of rollouts under kill -9 of every part, the largest sizes, census after each
 	.ci/soak
 
 clean-demo: ## forget the demo's yard and tables
