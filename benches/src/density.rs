@@ -47,9 +47,8 @@ pub fn main(args: &[String]) -> Result<()> {
     let cores = (sandboxes / 500 + 2).to_string();
     let mut yard = Yard::start(&dir.path().join("home"), &["--cpu", &cores])?;
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
-    let image = rootfs.clone();
     let held =
-        runtime.block_on(bench(&yard, move |n| small(&format!("idle-{n}"), &image), sandboxes, probed));
+        runtime.block_on(bench(&yard, move |n| small(&format!("idle-{n}"), &rootfs), sandboxes, probed));
     drop(runtime);
     yard.stop()?;
     held?;

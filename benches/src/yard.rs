@@ -226,10 +226,8 @@ impl Yard {
         left.extend(census.loops.iter().chain(&census.ahead.loops).map(|one| format!("loop device {one}")));
         let files = census.files.iter().chain(&census.ahead.files).chain(&census.staged);
         left.extend(files.map(|path| format!("file {}", path.display())));
-        for folder in ["node/node/attempts", "node/node/parked"] {
-            let entries = fs::read_dir(self.home.join(folder)).into_iter().flatten().flatten();
-            left.extend(entries.map(|entry| format!("file {}", entry.path().display())));
-        }
+        let attempts = fs::read_dir(self.home.join("node/node/attempts")).into_iter().flatten().flatten();
+        left.extend(attempts.map(|entry| format!("file {}", entry.path().display())));
         let home = self.home.display().to_string();
         for point in fs::read_to_string("/proc/self/mounts")?.lines() {
             if point.split(' ').any(|field| field.starts_with(&home)) {
