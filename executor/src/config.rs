@@ -7,6 +7,7 @@ use std::time::Duration;
 use rollout::{Bytes, MilliCpu, Name};
 
 use crate::Error;
+pub use crate::sessions::pressure::PressureBounds;
 
 /// Heartbeats to the scheduler.
 pub const HEARTBEAT_EVERY: Duration = Duration::from_secs(1);
@@ -39,6 +40,8 @@ pub struct Config {
     pub images_dir: Option<PathBuf>,
     pub heartbeat_every: Duration,
     pub held_every: Duration,
+    /// When idle sandboxes go down the ladder before their time.
+    pub pressure: PressureBounds,
 }
 
 impl Config {
@@ -55,6 +58,7 @@ impl Config {
             images_dir: None,
             heartbeat_every: HEARTBEAT_EVERY,
             held_every: HELD_EVERY,
+            pressure: PressureBounds::default(),
         }
     }
 }

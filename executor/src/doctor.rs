@@ -12,7 +12,7 @@ use serde::Serialize;
 
 use crate::ceilings::{Ceiling, Host};
 use crate::host::budgets;
-use crate::host::cgroup::{Layout, PARENT, SWAP_V1, SWAP_V2, swap_is_on};
+use crate::host::cgroup::{CPU_IDLE, Layout, PARENT, SWAP_V1, SWAP_V2, swap_is_on};
 use crate::host::clone::{self, Cloned};
 use crate::host::mounts::{self, Context};
 use crate::host::owner::Owner;
@@ -117,7 +117,7 @@ fn limited(detail: impl Into<String>) -> Found {
 
 fn try_all(data_dir: &Path) -> Vec<Check> {
     let scratch = data_dir.join(format!("doctor-{}", std::process::id()));
-    let probes: [(&str, &str, &dyn Fn() -> Found); 23] = [
+    let probes: [(&str, &str, &dyn Fn() -> Found); 24] = [
         ("root", REFUSED, &root),
         ("mount namespace", REFUSED, &|| mounts::privatise().and_then(|()| works("private to this thread"))),
         ("clone3 with user, pid, mount, ipc, uts namespaces and a pidfd", REFUSED, &namespaces),
@@ -142,9 +142,10 @@ fn try_all(data_dir: &Path) -> Vec<Check> {
             Context::open(c"erofs")?;
             limited("the filesystem is known; no image was mounted")
         }),
-        ("pressure (PSI)", "only the load average is reported", &|| {
+        ("pressure (PSI)", "idle sandboxes go down early by MemAvailable alone", &|| {
             works(fs::read_to_string("/proc/pressure/memory")?.lines().next().unwrap_or_default())
         }),
+        ("idle groups (cpu.idle)", "best-effort steps run as all others do", &cpu_idle),
         ("swap", "idle sandboxes give back page cache only", &swap),
         ("per-user budgets apart", "a sandbox may use up what others need", &budgets_apart),
         ("AppArmor", "not used; seccomp and Landlock stand", &apparmor),
@@ -473,6 +474,30 @@ fn reflink(scratch: &Path) -> Found {
     if unsafe { libc::ioctl(to.as_raw_fd(), FICLONE, from.as_raw_fd()) } < 0 {
         return Err(io::Error::last_os_error());
     }
+    works("")
+}
+
+fn cpu_idle() -> Found {
+    let layout = Layout::discover().map_err(io::Error::other)?;
+    let mount = layout.cpu_v1.unwrap_or(layout.v2);
+    // The root of a hierarchy has none: only a group in it tells.
+    let group = mount.join(PARENT);
+    let made = match fs::create_dir(&group) {
+        Ok(()) => true,
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => false,
+        Err(error) => return Err(error),
+    };
+    let probe = group.join(format!("doctor-idle-{}", std::process::id()));
+    let found = fs::create_dir(&probe).and_then(|()| {
+        let written = fs::write(probe.join(CPU_IDLE), "1");
+        fs::remove_dir(&probe)?;
+        written
+    });
+    if made {
+        // Another may be using it by now.
+        let _ = fs::remove_dir(&group);
+    }
+    found?;
     works("")
 }
 

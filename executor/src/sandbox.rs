@@ -217,6 +217,12 @@ pub trait Sandbox: Send + Sync + fmt::Debug {
     /// Rewrites the cgroup limits for the next step of the chain. The disk limit is fixed.
     async fn set_limits(&self, limits: Limit) -> Result<(), std::io::Error>;
 
+    /// From now on its processes run when nobody else wants the processor. False: this host has no such
+    /// thing, and they run as all others do.
+    async fn yield_cpu(&self) -> Result<bool, std::io::Error> {
+        Ok(false)
+    }
+
     /// Resolves when the sandbox is dead for a reason of its own (init gone, broker gone).
     async fn died(&self) -> String;
 
@@ -370,7 +376,10 @@ pub struct Stats {
     /// Forks refused by the pids limit.
     pub pids_denied: Option<u64>,
     pub cpu: Option<Millis>,
+    /// With cached files, as the kernel counts it.
     pub memory_peak: Option<Bytes>,
+    /// Anonymous memory and files in memory alone, now.
+    pub memory_held: Option<Bytes>,
     /// Bytes in the writable layer now, and its size.
     pub disk_used: Option<Bytes>,
     pub disk_size: Option<Bytes>,

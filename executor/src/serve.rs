@@ -15,7 +15,7 @@ use crate::agent::{Agent, Parts};
 use crate::capacity::{self, Measured, Vitals};
 use crate::lifecycle::Book;
 use crate::link::{COMMAND_QUEUE_MAX, Link};
-use crate::sessions::{self, Sessions};
+use crate::sessions::{self, Sessions, pressure};
 use crate::workspace::Workspaces;
 use crate::{Backends, Config, Error, census, private_dir};
 
@@ -87,6 +87,7 @@ pub fn serve(
     let (incarnation_sender, incarnation) = watch::channel(IncarnationId::from_bits(rand::random()));
     let link = Link::new(&config, to_agent, heartbeats, lease_sender)?;
     let data_dir = config.data_dir.clone();
+    let bounds = config.pressure;
     let actions_dir = data_dir.join(ACTIONS_DIR);
     private_dir::make(&actions_dir).map_err(|source| Error::DataDir {
         action: "make",
@@ -120,11 +121,14 @@ pub fn serve(
         let _lock = lock;
         let link = tokio::spawn(link.run(ended.clone()));
         let sampler = tokio::spawn(sample(data_dir, sampled, ended.clone()));
+        let pressure = tokio::spawn(pressure::watch(Arc::clone(&sessions), bounds, ended.clone()));
         let calls = tokio::spawn(listener.serve(sessions, ended.clone()));
         let ended_by = agent.run(agent_token).await;
         made_by.wind_up().await;
         ended.cancel();
-        for (name, task) in [("link", link), ("sampler", sampler), ("sandboxes", calls)] {
+        for (name, task) in
+            [("link", link), ("sampler", sampler), ("sandboxes", calls), ("pressure", pressure)]
+        {
             if let Err(error) = task.await {
                 tracing::error!(name, %error, "a task of the executor failed");
             }

@@ -23,6 +23,7 @@ mod ladder;
 mod live;
 mod log;
 mod past;
+pub(crate) mod pressure;
 mod record;
 mod run;
 mod service;

@@ -133,6 +133,10 @@ pub struct Times {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Usage {
     pub cpu: Option<Millis>,
+    /// As the kernel counts it: cached files are part of it.
     pub memory_peak: Option<Bytes>,
+    /// Anonymous memory and files in memory alone, the most that was seen: what nobody can drop.
+    #[serde(default)]
+    pub memory_held_peak: Option<Bytes>,
     pub disk_peak: Option<Bytes>,
 }

@@ -202,6 +202,8 @@ pub struct AdmissionPlan {
     pub max_running: u32,
     /// 0..=100, larger first.
     pub priority: u8,
+    /// Its rollouts are best-effort: they run on what nobody else wants.
+    pub burst: bool,
 }
 
 #[derive(Debug, Clone, PartialEq)]
@@ -702,6 +704,10 @@ pub struct ResolvedStep {
     pub grace: Millis,
     pub health_check: Option<HealthCheck>,
     pub idle: Option<IdlePlan>,
+    /// Its processes run when nobody else wants the processor, and its sandbox goes down the idle ladder
+    /// first.
+    #[serde(default)]
+    pub best_effort: bool,
     pub grader: Option<GraderPlan>,
 }
 

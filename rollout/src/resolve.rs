@@ -681,6 +681,7 @@ fn with_hash(
         grace,
         health_check: faults.take(health_check(names, step), None)?,
         idle: step.idle,
+        best_effort: names.plan.admission.burst,
         grader: step.grader.clone(),
     })
 }

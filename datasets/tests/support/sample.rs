@@ -73,7 +73,7 @@ pub fn outcome() -> Outcome {
             boot: Some(Millis(1000)),
             run: Some(Millis(3000)),
         },
-        usage: Usage { cpu: Some(Millis(2500)), memory_peak: Some(Bytes(64 << 20)), disk_peak: None },
+        usage: Usage { cpu: Some(Millis(2500)), memory_peak: Some(Bytes(64 << 20)), ..Usage::default() },
         checkpoint: None,
         actions: None,
         image_digest: "host:abc".to_owned(),

@@ -12,16 +12,24 @@ pub(super) struct Meter {
     base: Stats,
     last: Stats,
     disk_peak: Option<Bytes>,
+    memory_held_peak: Option<Bytes>,
     inodes_free_least: Option<u64>,
 }
 
 impl Meter {
     pub fn start(now: Stats) -> Self {
-        Self { base: now, last: now, disk_peak: now.disk_used, inodes_free_least: now.inodes_free }
+        Self {
+            base: now,
+            last: now,
+            disk_peak: now.disk_used,
+            memory_held_peak: now.memory_held,
+            inodes_free_least: now.inodes_free,
+        }
     }
 
     pub fn sample(&mut self, now: Stats) {
         self.disk_peak = self.disk_peak.max(now.disk_used);
+        self.memory_held_peak = self.memory_held_peak.max(now.memory_held);
         self.inodes_free_least = match (self.inodes_free_least, now.inodes_free) {
             (Some(least), Some(free)) => Some(least.min(free)),
             (least, free) => least.or(free),
@@ -44,7 +52,12 @@ impl Meter {
 
     pub fn usage(&self) -> Usage {
         let cpu = |last: Millis| Millis(last.0.saturating_sub(self.base.cpu.unwrap_or_default().0));
-        Usage { cpu: self.last.cpu.map(cpu), memory_peak: self.last.memory_peak, disk_peak: self.disk_peak }
+        Usage {
+            cpu: self.last.cpu.map(cpu),
+            memory_peak: self.last.memory_peak,
+            memory_held_peak: self.memory_held_peak,
+            disk_peak: self.disk_peak,
+        }
     }
 }
 
@@ -58,6 +71,7 @@ mod tests {
             oom_kills: Some(oom),
             cpu: Some(Millis(cpu)),
             disk_used: Some(Bytes(disk)),
+            memory_held: Some(Bytes(disk * 2)),
             inodes_free: Some(100 - disk),
             ..Stats::default()
         };
@@ -68,5 +82,6 @@ mod tests {
         assert_eq!((counters.oom_kills, counters.pids_denied), (Some(2), None));
         assert_eq!((counters.disk_used, counters.inodes_free), (Some(Bytes(90)), Some(10)));
         assert_eq!((meter.usage().cpu, meter.usage().disk_peak), (Some(Millis(30)), Some(Bytes(90))));
+        assert_eq!((meter.usage().memory_held_peak, meter.usage().memory_peak), (Some(Bytes(180)), None));
     }
 }

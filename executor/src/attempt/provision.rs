@@ -62,6 +62,9 @@ pub(super) async fn prepare(
         let Some(sandbox) = slot.as_deref() else {
             return Err(failed(FailureCode::StartFailed, "the backend gave no sandbox".to_owned()));
         };
+        if order.step.best_effort && is_new {
+            yield_cpu(sandbox).await?;
+        }
         place_files(tools, order, sandbox, dir).await?;
         place_inputs(tools, order, sandbox, dir).await?;
         // What goes on in a live sandbox was ready before.
@@ -130,6 +133,17 @@ async fn obtain(
         }
         Ok(Err(error)) => Err(create_failed(&error)),
         Err(_) => Err(failed(FailureCode::StartFailed, "the creation of the sandbox panicked".to_owned())),
+    }
+}
+
+async fn yield_cpu(sandbox: &dyn Sandbox) -> Result<(), Unready> {
+    match sandbox.yield_cpu().await {
+        Ok(true) => Ok(()),
+        Ok(false) => {
+            tracing::debug!("best-effort steps run as all others do here");
+            Ok(())
+        }
+        Err(error) => Err(failed(FailureCode::StartFailed, format!("giving way to others: {error}"))),
     }
 }
 

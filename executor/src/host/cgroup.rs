@@ -35,6 +35,8 @@ const REMOVE_PAUSE: Duration = Duration::from_micros(50);
 /// In a group whose swap the kernel counts: with its memory (v1), or alone (v2).
 pub const SWAP_V1: &CStr = c"memory.memsw.limit_in_bytes";
 pub const SWAP_V2: &CStr = c"memory.swap.max";
+/// Of a group of processor time, on v1 and v2 alike.
+pub const CPU_IDLE: &str = "cpu.idle";
 /// No page of memory is larger.
 const PAGE_MAX: u64 = 64 << 10;
 /// A control file is never longer.
@@ -246,6 +248,16 @@ impl Tree {
         self.write(PIDS, id, "pids.max", &limits.tasks.to_string())
     }
 
+    /// Its processes run only when no other group of these wants the processor. False: this kernel has
+    /// no such groups.
+    pub fn yield_cpu(&self, id: &str) -> io::Result<bool> {
+        match self.write(CPU, id, CPU_IDLE, "1") {
+            Ok(()) => Ok(true),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
+
     /// Whether the memory limit of a leaf bounds what it swaps out too.
     pub fn counts_swap(&self) -> bool {
         let (place, v1) = self.places[MEMORY];
@@ -362,6 +374,13 @@ impl Tree {
         self.read(place, &format!("{id}/{file}")).ok()?.trim().parse().ok().map(Bytes)
     }
 
+    /// What its processes hold now and nobody can drop: anonymous memory, and files kept in memory
+    /// alone. Cached files are not in it.
+    pub fn memory_held(&self, id: &str) -> Option<Bytes> {
+        let (place, v1) = self.places[MEMORY];
+        held(&self.read(place, &format!("{id}/memory.stat")).ok()?, v1).map(Bytes)
+    }
+
     fn counter(&self, controller: usize, id: &str, file: &str, key: &str) -> Option<u64> {
         field(&self.read(self.places[controller].0, &format!("{id}/{file}")).ok()?, key)
     }
@@ -419,6 +438,12 @@ fn field(text: &str, key: &str) -> Option<u64> {
     text.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix(' ')?.trim().parse().ok())
 }
 
+/// Of memory.stat. A kernel that does not tell the files in memory alone measures nothing here.
+fn held(stat: &str, v1: bool) -> Option<u64> {
+    let anonymous = field(stat, if v1 { "rss" } else { "anon" })?;
+    anonymous.checked_add(field(stat, "shmem")?)
+}
+
 fn name(path: &str) -> io::Result<CString> {
     CString::new(path).map_err(|_| io::Error::from_raw_os_error(libc::EINVAL))
 }
@@ -465,6 +490,14 @@ mod tests {
         let missing = Layout::from_mountinfo(PURE, |_| "cpu memory".into());
         assert!(matches!(missing, Err(LayoutError::NoController("pids"))));
         assert!(matches!(Layout::from_mountinfo("", |_| String::new()), Err(LayoutError::NoV2)));
+    }
+
+    #[test]
+    fn held_memory_is_what_no_cache_is_part_of() {
+        let v1 = "cache 4096\nrss 100\nrss_huge 7\nshmem 20\ntotal_rss 900\n";
+        assert_eq!(held(v1, true), Some(120));
+        assert_eq!(held("anon 100\nfile 9000\nshmem 30\n", false), Some(130));
+        assert_eq!((held("cache 1\nrss 5\n", true), held(v1, false)), (None, None));
     }
 
     #[test]

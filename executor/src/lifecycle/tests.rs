@@ -51,6 +51,7 @@ fn order(attempt: AttemptId, generation: u64) -> Order {
         grace: Millis(0),
         health_check: None,
         idle: None,
+        best_effort: false,
         grader: None,
     };
     let generation = Generation(generation);

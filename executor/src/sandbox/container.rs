@@ -636,6 +636,7 @@ fn read_stats(tree: &Tree, kept: &Kept, id: &str) -> Stats {
         pids_denied: tree.forks_refused(id),
         cpu: tree.cpu_us(id).map(|us| Millis(us / 1000)),
         memory_peak: tree.memory_peak(id),
+        memory_held: tree.memory_held(id),
         ..Stats::default()
     };
     let disk = |root: OwnedFd| nix::sys::statvfs::fstatvfs(root.as_fd()).ok();
@@ -751,6 +752,12 @@ impl Sandbox for ContainerSandbox {
         let limits = Limits::new(&limits, self.memory_disk);
         let limited = tokio::task::spawn_blocking(move || shared.tree.limit(&id, &limits));
         limited.await.map_err(io::Error::other)?
+    }
+
+    async fn yield_cpu(&self) -> Result<bool, io::Error> {
+        let (shared, id) = (Arc::clone(&self.shared), self.id.clone());
+        let yielded = tokio::task::spawn_blocking(move || shared.tree.yield_cpu(&id));
+        yielded.await.map_err(io::Error::other)?
     }
 
     async fn died(&self) -> String {

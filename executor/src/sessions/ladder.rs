@@ -144,6 +144,11 @@ impl Live {
         self.ladder.try_lock().is_ok_and(|ladder| ladder.rung != Rung::Running)
     }
 
+    /// Whether there is a rung below that it may go to by itself.
+    pub(super) fn can_go_down(&self) -> bool {
+        self.step.idle.is_some() && !self.is_parked()
+    }
+
     /// Nobody called for a while: down, unless somebody does now.
     pub(crate) async fn park(self: &Arc<Self>, after: Duration) {
         if let Err(refusal) = self.down(None, Some(after)).await {

@@ -194,6 +194,7 @@ impl Inner {
             pids_denied: Some(0),
             cpu: Some(Millis(0)),
             memory_peak: Some(Bytes(0)),
+            memory_held: Some(Bytes(0)),
             disk_used: Some(Bytes(0)),
             disk_size: Some(Bytes(1 << 20)),
             inodes_free: Some(1000),

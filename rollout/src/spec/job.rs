@@ -144,7 +144,7 @@ fn group(job: &View<'_>, sink: &mut Sink) -> Option<GroupPlan> {
 fn admission(job: &View<'_>, size: u32, sink: &mut Sink) -> Option<AdmissionPlan> {
     let over_sample = job.object("group").and_then(|group| group.parse::<u32>("over_sample")).unwrap_or(0);
     let members = size.saturating_add(over_sample);
-    let default = AdmissionPlan { max_running: MAX_RUNNING.max(members), priority: PRIORITY };
+    let default = AdmissionPlan { max_running: MAX_RUNNING.max(members), priority: PRIORITY, burst: false };
     let Some(view) = job.object("admission") else { return Some(default) };
     for (given, other) in [("max_staleness", "batch_groups"), ("batch_groups", "max_staleness")] {
         if let (Some(found), None) = (view.find(given), view.find(other)) {
@@ -164,7 +164,8 @@ fn admission(job: &View<'_>, size: u32, sink: &mut Sink) -> Option<AdmissionPlan
         sink.push(fault.expected(format!("at least {members}")));
     }
     let priority = view.text("priority").map_or(Some(PRIORITY), |text| text.parse().ok())?;
-    Some(AdmissionPlan { max_running, priority })
+    let burst = view.text("burst") == Some("true");
+    Some(AdmissionPlan { max_running, priority, burst })
 }
 
 fn output(job: &View<'_>, scope: &Scope, models: &models::Models, sink: &mut Sink) -> Option<OutputPlan> {

@@ -241,7 +241,11 @@ static ADMISSION: Object = Object::new(
         field("consumer", fixed(Grammar::Name), "Consumer that drives back-pressure.").later("no `consumer`"),
         field("staleness_by", Shape::Choice(&[choice("min"), choice("start")]), "What age counts from.")
             .later("no `staleness_by`"),
-        field("burst", fixed(Grammar::Bool), "Use idle capacity outside the share.").later("no `burst`"),
+        field(
+            "burst",
+            fixed(Grammar::Bool),
+            "Rollouts are best-effort: on processor time nobody else wants, and first down the idle ladder.",
+        ),
         field("queue_deadline", duration(SECOND, DURATION_MAX), "Longest wait for admission.")
             .later("no `queue_deadline`"),
     ],

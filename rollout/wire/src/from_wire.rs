@@ -120,6 +120,7 @@ pub fn step(message: &v1::Step) -> Result<ResolvedStep, WireError> {
             retries: check.retries,
         }),
         idle: message.idle.as_ref().map(idle).transpose()?,
+        best_effort: message.best_effort,
         grader: message.grader.as_ref().map(grader).transpose()?,
         per: match message.per.as_str() {
             "rollout" => Per::Rollout,
@@ -362,6 +363,7 @@ fn usage(m: &v1::Usage) -> Result<Usage, WireError> {
     Ok(Usage {
         cpu: some("outcome.usage.cpu_ms", m.cpu_ms)?.map(Millis),
         memory_peak: some("outcome.usage.memory_peak_bytes", m.memory_peak_bytes)?.map(Bytes),
+        memory_held_peak: some("outcome.usage.memory_held_peak_bytes", m.memory_held_peak_bytes)?.map(Bytes),
         disk_peak: some("outcome.usage.disk_peak_bytes", m.disk_peak_bytes)?.map(Bytes),
     })
 }

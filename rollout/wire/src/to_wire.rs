@@ -73,6 +73,7 @@ pub fn step(step: &ResolvedStep) -> v1::Step {
         }),
         session: step.work.session().map(session),
         idle: step.idle.as_ref().map(idle),
+        best_effort: step.best_effort,
         backend: step.backend.as_str().to_owned(),
     }
 }
@@ -208,6 +209,7 @@ fn usage(usage: &Usage) -> v1::Usage {
     v1::Usage {
         cpu_ms: usage.cpu.map(|m| m.0),
         memory_peak_bytes: usage.memory_peak.map(|b| b.0),
+        memory_held_peak_bytes: usage.memory_held_peak.map(|b| b.0),
         disk_peak_bytes: usage.disk_peak.map(|b| b.0),
     }
 }

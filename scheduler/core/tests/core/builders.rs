@@ -81,7 +81,7 @@ pub fn plan(size: u32, steps: Vec<StepPlan>) -> JobPlan {
             refill_limit: 2,
             over_sample: 0,
         },
-        admission: AdmissionPlan { max_running: 64, priority: 50 },
+        admission: AdmissionPlan { max_running: 64, priority: 50, burst: false },
         steps,
         output: OutputPlan {
             table: None,

@@ -1,0 +1,196 @@
+//! A node that runs short of memory: idle sandboxes go down the ladder before their own time, the
+//! longest idle first and best-effort ones before all others, a few at each look.
+//!
+//! Invariant: a sandbox with a call in progress is never touched.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+
+use rollout::Bytes;
+use tokio::time::{MissedTickBehavior, interval};
+use tokio_util::sync::CancellationToken;
+
+use super::{Key, Live, Sessions};
+use crate::capacity::memory_available;
+
+/// Between two looks at the node.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
+/// What was called for more recently is not idle, however short memory is.
+const IDLE_MIN: Duration = Duration::from_secs(2);
+
+/// When a node is short of memory, and what it does about it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct PressureBounds {
+    /// Pressed from less than this available on.
+    pub available_low: Bytes,
+    /// And again at ease only with as much as this.
+    pub available_ok: Bytes,
+    /// Pressed while tasks stall for memory for so many hundredths of a percent of the time (`some
+    /// avg10` of the kernel).
+    pub stall_high: u32,
+    pub stall_ok: u32,
+    /// Sandboxes taken down at one look, a second apart.
+    pub per_look_max: usize,
+}
+
+impl Default for PressureBounds {
+    fn default() -> Self {
+        Self {
+            available_low: Bytes(1 << 30),
+            available_ok: Bytes(3 << 29),
+            stall_high: 1_000,
+            stall_ok: 300,
+            per_look_max: 16,
+        }
+    }
+}
+
+/// How the node is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Level {
+    available: Bytes,
+    /// Hundredths of a percent; none: the kernel does not tell.
+    stall: Option<u32>,
+}
+
+/// A sandbox that could go down a rung.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Candidate {
+    key: Key,
+    idle: Duration,
+    best_effort: bool,
+}
+
+/// Between the two marks a node stays what it was.
+fn is_pressed(was: bool, level: Level, bounds: &PressureBounds) -> bool {
+    let stalls = |from: u32| level.stall.is_some_and(|stall| stall >= from);
+    if was {
+        level.available < bounds.available_ok || stalls(bounds.stall_ok)
+    } else {
+        level.available < bounds.available_low || stalls(bounds.stall_high)
+    }
+}
+
+/// Whom to take down now, first first.
+fn choose(mut candidates: Vec<Candidate>, bounds: &PressureBounds) -> Vec<Key> {
+    candidates.retain(|candidate| candidate.idle >= IDLE_MIN);
+    candidates.sort_by_key(|c| (!c.best_effort, std::cmp::Reverse(c.idle), c.key));
+    candidates.truncate(bounds.per_look_max);
+    candidates.into_iter().map(|candidate| candidate.key).collect()
+}
+
+/// Looks at the node until `token`, and takes sandboxes down while it is pressed.
+pub(crate) async fn watch(sessions: Arc<Sessions>, bounds: PressureBounds, token: CancellationToken) {
+    let mut looks = interval(LOOK_EVERY);
+    looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let mut pressed = false;
+    loop {
+        tokio::select! {
+            _ = looks.tick() => {}
+            () = token.cancelled() => return,
+        }
+        let level = match tokio::task::spawn_blocking(level).await {
+            Ok(Ok(level)) => level,
+            // The sampler tells of it.
+            Ok(Err(_)) | Err(_) => continue,
+        };
+        let was = pressed;
+        pressed = is_pressed(was, level, &bounds);
+        if pressed != was {
+            tracing::info!(pressed, available = %level.available.about(), stall = level.stall, "memory of the node");
+        }
+        if pressed {
+            tokio::select! {
+                () = take_down(&sessions, &bounds) => {}
+                () = token.cancelled() => return,
+            }
+        }
+    }
+}
+
+async fn take_down(sessions: &Sessions, bounds: &PressureBounds) {
+    let lives: BTreeMap<Key, Arc<Live>> =
+        sessions.all().into_iter().map(|live| (super::key(live.at), live)).collect();
+    let could = lives.iter().filter(|(_, live)| live.can_go_down());
+    let candidates =
+        could.map(|(&key, live)| Candidate { key, idle: live.idle(), best_effort: live.step.best_effort });
+    let chosen = choose(candidates.collect(), bounds);
+    let down = chosen.iter().filter_map(|key| lives.get(key)).map(|live| live.park(IDLE_MIN));
+    futures::future::join_all(down).await;
+}
+
+/// Blocks.
+fn level() -> io::Result<Level> {
+    let stall = std::fs::read_to_string("/proc/pressure/memory").ok();
+    Ok(Level { available: memory_available()?, stall: stall.as_deref().and_then(some_avg10) })
+}
+
+/// `some avg10=0.21 avg60=...`, in hundredths of a percent.
+fn some_avg10(text: &str) -> Option<u32> {
+    let line = text.lines().find_map(|line| line.strip_prefix("some "))?;
+    let (whole, places) = line.split_whitespace().find_map(|f| f.strip_prefix("avg10="))?.split_once('.')?;
+    let places = format!("{places:0<2}");
+    whole.parse::<u32>().ok()?.checked_mul(100)?.checked_add(places.get(..2)?.parse().ok()?)
+}
+
+#[cfg(test)]
+mod tests {
+    use rollout::{GroupId, JobId, RolloutId, StepIndex};
+
+    use super::*;
+
+    fn key(sample: u32) -> Key {
+        let group = GroupId { job: JobId::from_bits(7), index: 0 };
+        (RolloutId { group, sample, refill: 0 }, StepIndex(0))
+    }
+
+    #[test]
+    fn a_node_is_pressed_from_one_mark_to_the_other() {
+        let bounds = PressureBounds {
+            available_low: Bytes(10),
+            available_ok: Bytes(20),
+            stall_high: 1000,
+            stall_ok: 300,
+            per_look_max: 2,
+        };
+        for (was, available, stall, pressed) in [
+            (false, 10, None, false),
+            (false, 9, None, true),
+            (true, 10, None, true),
+            (true, 19, Some(0), true),
+            (true, 20, Some(299), false),
+            (false, 99, Some(999), false),
+            (false, 99, Some(1000), true),
+            (true, 99, Some(300), true),
+            (true, 99, None, false),
+        ] {
+            let level = Level { available: Bytes(available), stall };
+            assert_eq!(is_pressed(was, level, &bounds), pressed, "{was} {level:?}");
+        }
+    }
+
+    #[test]
+    fn best_effort_goes_first_then_the_longest_idle_and_no_more_than_the_bound() {
+        let bounds = PressureBounds { per_look_max: 3, ..PressureBounds::default() };
+        let of = |sample, idle_s, best_effort| Candidate {
+            key: key(sample),
+            idle: Duration::from_secs(idle_s),
+            best_effort,
+        };
+        let chosen =
+            choose(vec![of(0, 50, false), of(1, 90, false), of(2, 3, true), of(3, 60, false)], &bounds);
+        assert_eq!(chosen, [key(2), key(1), key(3)]);
+        // One that a call is in has not been idle at all.
+        assert_eq!(choose(vec![of(0, 0, true), of(1, 1, true)], &bounds), []);
+    }
+
+    #[test]
+    fn the_share_of_stalls_is_read_as_the_kernel_writes_it() {
+        let text = "some avg10=12.05 avg60=0.14 avg300=0.03 total=3\nfull avg10=99.00 avg60=0.00 avg300=0.00 total=9\n";
+        assert_eq!(some_avg10(text), Some(1205));
+        assert_eq!(some_avg10("some avg10=0.00 avg60=0.00\n"), Some(0));
+        assert_eq!(some_avg10("full avg10=1.00\n"), None);
+    }
+}
