@@ -136,7 +136,7 @@ pub(crate) async fn run(
 
 /// The next step of the chain runs after a success, and after a failure that is still graded.
 fn should_keep(order: &Order, outcome: &Outcome) -> bool {
-    order.keep && goes_on(outcome)
+    order.keep && outcome.parked.is_none() && goes_on(outcome)
 }
 
 /// The steps after this one run.

@@ -16,7 +16,7 @@
 
 use rollout::checkpoint::Checkpoint;
 use rollout::failure::FailureCode;
-use rollout::outcome::Outcome;
+use rollout::outcome::{Outcome, Parked};
 use rollout::plan::ResolvedStep;
 use rollout::{AttemptId, Bytes, Generation, Timestamp};
 
@@ -40,6 +40,8 @@ pub struct Order {
     pub inputs: Vec<Input>,
     /// What a new sandbox starts with; none: the image as it is.
     pub base: Option<Checkpoint>,
+    /// A session that was parked at `base` goes on.
+    pub parked: Option<Parked>,
 }
 
 /// A blob placed in the sandbox before the work.

@@ -66,6 +66,7 @@ fn order(at: At, message: &v1::StartAttempt) -> Result<Order, WireError> {
         keep: message.keep,
         inputs: message.inputs.iter().map(input).collect(),
         base: message.base.as_ref().map(|base| from_wire::checkpoint("base", base)).transpose()?,
+        parked: message.parked.as_ref().map(|parked| from_wire::parked("parked", parked)).transpose()?,
     })
 }
 

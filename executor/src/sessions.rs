@@ -41,13 +41,12 @@ use rollout::{NodeId, RolloutId, SandboxId, StepIndex};
 use crate::broker::serve::lock;
 use crate::lifecycle::At;
 use crate::sandbox::Sandbox;
-use log::ActionLog;
 use past::PastLogs;
 
 pub(crate) use ending::Ending;
 pub use error::SandboxCode;
-pub(crate) use live::{Live, Parts, SAVED_QUEUE_MAX};
-pub(crate) use log::LogError;
+pub(crate) use live::{Leaving, Live, Parts, SAVED_QUEUE_MAX};
+pub(crate) use log::{ActionLog, LogError};
 pub(crate) use service::listen;
 
 /// How long the log of a session that is over can be asked.
@@ -114,6 +113,19 @@ impl Sessions {
         ActionLog::create(&self.log_path(at))
     }
 
+    /// A log that goes on after `from`. Blocks.
+    pub(crate) fn resumed_log(&self, at: At, from: &Path) -> Result<ActionLog, LogError> {
+        ActionLog::resumed(&self.log_path(at), from)
+    }
+
+    /// The log of a parked session is elsewhere from now on. Blocks.
+    pub(crate) fn forget_log(&self, at: At) {
+        let path = self.log_path(at);
+        if let Err(error) = std::fs::remove_file(&path) {
+            tracing::warn!(path = %path.display(), %error, "log of a parked session not removed");
+        }
+    }
+
     fn log_path(&self, at: At) -> PathBuf {
         self.logs_dir.join(format!("{}.{}", at.attempt, at.generation))
     }
@@ -126,10 +138,9 @@ impl Sessions {
     }
 
     fn find(&self, id: &SandboxId) -> Option<Arc<Live>> {
-        if id.node.as_ref().is_some_and(|node| *node != self.node) {
-            return None;
-        }
-        lock(&self.live).get(&(id.rollout, id.step)).cloned()
+        let live = lock(&self.live).get(&(id.rollout, id.step)).cloned()?;
+        let is_here = id.node.as_ref().is_none_or(|node| *node == self.node);
+        (is_here || live.has_moved).then_some(live)
     }
 
     fn all(&self) -> Vec<Arc<Live>> {

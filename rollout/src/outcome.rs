@@ -34,6 +34,49 @@ pub struct Outcome {
     /// Of a session: recorded actions.
     #[serde(default)]
     pub actions: Option<u64>,
+    /// Of a session whose sandbox ended to go on from `checkpoint` at the next call: nothing of it is
+    /// over.
+    #[serde(default)]
+    pub parked: Option<Box<Parked>>,
+}
+
+/// What a session has beside its files while it has no sandbox.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Parked {
+    /// Of its recorded actions; none: there were none.
+    pub log: Option<StoredLog>,
+    /// Who drives it.
+    pub claim: Option<ParkedClaim>,
+    /// How long it had run by then: it counts in its timeout.
+    pub ran: Millis,
+    /// From then on until its timeout, and until it has been silent for too long.
+    pub time_left: Millis,
+    pub idle_left: Millis,
+    /// Of its lifecycle.
+    pub version: u64,
+}
+
+/// An action log as a blob.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StoredLog {
+    /// Hex.
+    pub sha256: String,
+    pub size: Bytes,
+}
+
+/// A claim as it was: its time does not go on.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ParkedClaim {
+    pub driver: String,
+    pub token: String,
+    pub ttl: Millis,
+}
+
+impl Parked {
+    /// From then on until it ends without a call.
+    pub fn left(&self) -> Millis {
+        self.time_left.min(self.idle_left)
+    }
 }
 
 impl Outcome {
@@ -54,6 +97,7 @@ impl Outcome {
             image_digest: String::new(),
             checkpoint: None,
             actions: None,
+            parked: None,
         }
     }
 
@@ -74,6 +118,7 @@ impl Outcome {
             image_digest: checkpoint.image.clone(),
             checkpoint: Some(checkpoint),
             actions: None,
+            parked: None,
         }
     }
 }

@@ -8,7 +8,8 @@ use serde::{Deserialize, Serialize};
 /// Waiting ──needs met──> Ready ──placed──> Running ──ended──> Succeeded | Failed
 ///    │                     ^                  │
 ///    │                     └──infra failure───┤ (Backoff until its time, then Ready)
-///    └──upstream failed──> Skipped            └──cancel──> Cancelled
+///    └──upstream failed──> Skipped            ├──cancel──> Cancelled
+///                                             └──idle────> Parked ──called──> Ready
 /// ```
 /// `Succeeded`, `Failed`, `Skipped` and `Cancelled` are final, except that a chain whose live
 /// sandbox is lost restarts from its head (see scheduler-core).
@@ -24,6 +25,8 @@ pub enum StepState {
     Failed = 5,
     Skipped = 6,
     Cancelled = 7,
+    /// It has no sandbox, and goes on from its checkpoint at the next call.
+    Parked = 8,
 }
 
 impl StepState {
@@ -40,6 +43,7 @@ impl StepState {
             Self::Failed => "failed",
             Self::Skipped => "skipped",
             Self::Cancelled => "cancelled",
+            Self::Parked => "parked",
         }
     }
 }

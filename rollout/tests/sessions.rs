@@ -89,11 +89,14 @@ fn idle_of_the_defaults_is_merged_key_by_key() {
     assert_eq!(plan.steps[1].idle, idle(Millis(5_000)));
 }
 
-/// Nothing saves and ends an idle sandbox yet: it would only be stopped, and keep its memory.
+/// A session is its files; any other step is its process.
 #[test]
-fn idle_that_is_to_end_the_sandbox_is_refused_by_name() {
-    let text = job("  - {name: a, session: {}, idle: {mode: checkpoint}}\n");
+fn only_an_idle_session_is_to_be_parked() {
+    let (plan, _) = checked(&job("  - {name: a, session: {}, idle: {mode: checkpoint}}\n"));
+    assert_eq!(plan.steps[0].idle.map(|idle| idle.mode), Some(IdleMode::Checkpoint));
+    let text = job("  - {name: a, agent: {command: [x]}, idle: {mode: checkpoint}}\n");
     let checked = spec::check(&text, "test.yaml");
-    let codes: Vec<_> = checked.diagnostics.iter().map(|found| found.code.as_str()).collect();
-    assert_eq!((checked.plan.is_none(), codes), (true, vec!["not_available_yet"]));
+    let errors = checked.diagnostics.iter().filter(|found| found.severity == spec::Severity::Error);
+    let codes: Vec<_> = errors.map(|found| found.code.as_str()).collect();
+    assert_eq!((checked.plan.is_none(), codes), (true, vec!["bad_relation"]));
 }

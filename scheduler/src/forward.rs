@@ -8,11 +8,13 @@
 mod body;
 mod channels;
 mod first;
+mod search;
 
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use rollout::{NodeId, SandboxId};
+use rollout_wire::CODE_METADATA;
 use rollout_wire::v1::sandboxes_server;
 use scheduler_core::sessions::Whereabouts;
 use tokio::sync::Semaphore;
@@ -24,8 +26,9 @@ use tower::ServiceExt as _;
 pub(crate) use channels::Channels;
 
 use crate::api::{ApiCode, ApiError, SandboxesService, whereabouts};
-use body::{Again, Answer};
+use body::{Answer, Replay};
 use first::{FirstError, Place};
+use search::{NOT_HERE, Search};
 
 /// Calls under way to nodes at once.
 pub const FORWARDED_CALLS_MAX: u32 = 4_096;
@@ -54,13 +57,16 @@ const CALLS: [(&str, Place); 15] = [
 pub(crate) struct Forwards {
     service: SandboxesService,
     places: Arc<Semaphore>,
+    /// Room for calls that may have to be sent again, in KiB.
+    kept: Arc<Semaphore>,
     /// How long the first message may take to come.
     stall: Duration,
 }
 
 impl Forwards {
     pub(crate) fn new(service: SandboxesService, stall: Duration) -> Self {
-        Self { service, places: Arc::new(Semaphore::new(FORWARDED_CALLS_MAX as usize)), stall }
+        let places = Arc::new(Semaphore::new(FORWARDED_CALLS_MAX as usize));
+        Self { service, places, kept: Arc::new(Semaphore::new(body::KEPT_KIB_MAX)), stall }
     }
 
     /// Whether nodes answer this call.
@@ -106,24 +112,49 @@ impl Forwards {
         };
         let id: SandboxId =
             first.sandbox.parse().map_err(|_| refused(ApiError::not_found("sandbox", &first.sandbox)))?;
-        let node = node_of(&self.service, &id).await.map_err(refused)?;
-        let channel = self.service.channels.to(&node).map_err(refused)?;
         let broken = Arc::new(OnceLock::new());
-        let again = Again::new(first.frames, body, broken.clone());
-        let request = Request::from_parts(head, Body::new(again));
-        match channel.oneshot(request).await {
-            Ok(response) => Ok(response.map(|body| Body::new(Answer::new(body, node, turn)))),
-            Err(error) => {
-                if let Some(status) = broken.get() {
-                    return Err(status.clone());
-                }
-                let status = Status::from_error(Box::new(error));
-                // The deadline of the caller, and not the node.
-                if matches!(status.code(), tonic::Code::Cancelled | tonic::Code::DeadlineExceeded) {
-                    return Err(status);
-                }
-                Err(refused(gone(&self.service, &id, &node, status.message()).await))
+        let call = Replay::new(first.frames, body, self.kept.clone(), broken.clone());
+        let mut search = Search::new(&self.service, &id, method);
+        let mut node = search.first().await.map_err(refused)?;
+        loop {
+            let channel = match self.service.channels.to(&node) {
+                Ok(channel) => channel,
+                Err(error) => match search.next(&node, None).await.map_err(refused)? {
+                    Some(next) => {
+                        node = next;
+                        continue;
+                    }
+                    None => return Err(refused(error)),
+                },
+            };
+            let request = Request::from_parts(head.clone(), Body::new(call.body()));
+            let answered = channel.oneshot(request).await;
+            let code = answered.as_ref().ok().and_then(|answer| answer.headers().get(CODE_METADATA));
+            let code = code.and_then(|code| code.to_str().ok());
+            let is_elsewhere = answered.is_err() || code.is_some_and(|code| NOT_HERE.contains(&code));
+            if is_elsewhere
+                && broken.get().is_none()
+                && call.can_be_sent_again()
+                && let Some(next) = search.next(&node, code).await.map_err(refused)?
+            {
+                node = next;
+                continue;
             }
+            call.settle();
+            return match answered {
+                Ok(response) => Ok(response.map(|body| Body::new(Answer::new(body, node, turn)))),
+                Err(error) => {
+                    if let Some(status) = broken.get() {
+                        return Err(status.clone());
+                    }
+                    let status = Status::from_error(Box::new(error));
+                    // The deadline of the caller, and not the node.
+                    if matches!(status.code(), tonic::Code::Cancelled | tonic::Code::DeadlineExceeded) {
+                        return Err(status);
+                    }
+                    Err(refused(gone(&self.service, &id, &node, status.message()).await))
+                }
+            };
         }
     }
 }
@@ -139,7 +170,7 @@ pub(crate) async fn node_of(service: &SandboxesService, id: &SandboxId) -> Resul
     }
     match whereabouts(service, id).await? {
         Whereabouts::Runs(node) => Ok(node),
-        Whereabouts::Waits | Whereabouts::Starts(_) => {
+        Whereabouts::Waits | Whereabouts::Starts(_) | Whereabouts::Parked | Whereabouts::Thaws => {
             Err(ApiError::new(ApiCode::SandboxNotReady, format!("sandbox {id} is not ready yet"))
                 .hint("try again when it runs"))
         }

@@ -191,6 +191,7 @@ impl Yard {
             image_digest: IMAGE.to_owned(),
             checkpoint: self.plan.step(attempt.step).checkpoint.after.then(|| workspace_of(attempt)),
             actions: None,
+            parked: None,
         });
         self.event(Event::AttemptEnded { at, attempt, outcome, kept });
     }

@@ -76,6 +76,7 @@ pub fn outcome() -> Outcome {
         usage: Usage { cpu: Some(Millis(2500)), memory_peak: Some(Bytes(64 << 20)), ..Usage::default() },
         checkpoint: None,
         actions: None,
+        parked: None,
         image_digest: "host:abc".to_owned(),
     }
 }

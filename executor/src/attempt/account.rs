@@ -108,6 +108,7 @@ impl Account {
             image_digest: image_digest.to_owned(),
             checkpoint: None,
             actions: None,
+            parked: None,
         }
     }
 }

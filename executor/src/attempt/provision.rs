@@ -65,8 +65,11 @@ pub(super) async fn prepare(
         if order.step.best_effort && is_new {
             yield_cpu(sandbox).await?;
         }
-        place_files(tools, order, sandbox, dir).await?;
-        place_inputs(tools, order, sandbox, dir).await?;
+        // What was parked has its files as it left them.
+        if order.parked.is_none() {
+            place_files(tools, order, sandbox, dir).await?;
+            place_inputs(tools, order, sandbox, dir).await?;
+        }
         // What goes on in a live sandbox was ready before.
         if let Some(check) = order.step.health_check.as_ref().filter(|_| is_new) {
             health::ready(sandbox, order, check, dir).await.map_err(Unready::Failed)?;

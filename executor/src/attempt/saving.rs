@@ -70,7 +70,7 @@ impl<'a> Saver<'a> {
 
     /// Saves what the step left, if it is to be and the steps after it run. Every process is dead.
     pub async fn save_after(&self, outcome: &mut Outcome, kills: &mut watch::Receiver<Option<Kill>>) {
-        if self.order.step.checkpoint.after && goes_on(outcome) {
+        if self.order.step.checkpoint.after && outcome.parked.is_none() && goes_on(outcome) {
             let began = Instant::now();
             let saved = tokio::select! {
                 saved = save(self.saving, None, None) => saved,

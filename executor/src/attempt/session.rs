@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use rollout::classify::{OutputProblem, SessionEnd, SessionFacts, classify_session};
 use rollout::failure::{Failure, FailureCode};
-use rollout::outcome::{Artifact, Captured, Outcome, Reward, Times};
+use rollout::outcome::{Artifact, Captured, Outcome, Parked, Reward, Times};
 use rollout::plan::{COLLECT_MAX, SessionPlan};
 use rollout::{Millis, Timestamp};
 use tokio::sync::{mpsc, watch};
@@ -21,7 +21,7 @@ use crate::clock::{elapsed, wall_now};
 use crate::lifecycle::{At, Kill, Order, Phase, Progress};
 use crate::outputs::{self, CollectError};
 use crate::sandbox::Sandbox;
-use crate::sessions::{Ending, Live, Parts, SAVED_QUEUE_MAX};
+use crate::sessions::{ActionLog, Ending, Leaving, Live, Parts, SAVED_QUEUE_MAX};
 use crate::storage::chain;
 use crate::workspace::SaveError;
 
@@ -69,11 +69,8 @@ impl Session<'_> {
         let at = At { attempt: self.order.attempt, generation: self.order.generation };
         let digest = sandbox.image_digest().to_owned();
         let sessions = Arc::clone(&self.tools.sessions);
-        let making = Arc::clone(&sessions);
-        let log = tokio::task::spawn_blocking(move || making.new_log(at)).await;
-        let log = match log.map_err(|error| error.to_string()) {
-            Ok(Ok(log)) => log,
-            Ok(Err(error)) => return self.not_begun(chain(&error), &digest, sandbox),
+        let log = match self.log(at).await {
+            Ok(log) => log,
             Err(problem) => return self.not_begun(problem, &digest, sandbox),
         };
         let (saved, mut saves) = mpsc::channel(SAVED_QUEUE_MAX);
@@ -88,6 +85,8 @@ impl Session<'_> {
             tools: self.tools.clone(),
             log,
             saved,
+            parked: self.order.parked.clone(),
+            serves_others: self.order.keep,
         };
         let (began, started_at) = (Instant::now(), wall_now());
         let boot = elapsed(self.clock.began);
@@ -97,12 +96,16 @@ impl Session<'_> {
         let ended = self.wait(live, began, &mut meter, kills, &mut saves, progress).await;
         // Before anything waits: no call may be told otherwise from here on.
         let ended = match ended {
-            Ended::Called(_) => ended,
+            Ended::Called(_) | Ended::Parked(_) => ended,
             Ended::Killed(_) | Ended::Session(_) => {
                 live.end.by_runner().map_or_else(Ended::Called, |()| ended)
             }
         };
-        let run = elapsed(began);
+        let run = Millis(self.ran_before().0.saturating_add(elapsed(began).0));
+        if let Ended::Parked(leaving) = ended {
+            let idle = live.idle();
+            return self.leave(entered, leaving, idle, (meter, started_at, run, boot), saves, progress).await;
+        }
         let (end, kill, reward) = match ended {
             Ended::Killed(kill) => (SessionEnd::Finished, Some(kill), None),
             Ended::Session(end) => (end, None, None),
@@ -111,6 +114,8 @@ impl Session<'_> {
             Ended::Called(Ending::ActionsSpent { actions }) => {
                 (SessionEnd::ActionsSpent { actions }, None, None)
             }
+            // It went another way.
+            Ended::Parked(_) => (SessionEnd::Finished, None, None),
         };
         progress(Progress::Phase(Phase::Collecting { started_at }));
         let mut sandbox = live.close().await;
@@ -144,6 +149,92 @@ impl Session<'_> {
         (self.clock.never_started(failure, digest), Some(sandbox))
     }
 
+    /// How long it ran before it was parked.
+    fn ran_before(&self) -> Millis {
+        self.order.parked.as_ref().map_or(Millis(0), |parked| parked.ran)
+    }
+
+    /// A new log, or one that goes on after what was recorded before it was parked.
+    async fn log(&self, at: At) -> Result<ActionLog, String> {
+        let sessions = Arc::clone(&self.tools.sessions);
+        let before = self.order.parked.as_ref().and_then(|parked| parked.log.as_ref());
+        let from = match before {
+            None => None,
+            Some(log) => {
+                let path = self.dir.join("actions-before");
+                let fetched = self.tools.storage.fetch(&log.sha256, Some(log.size), &path).await;
+                fetched.map_err(|error| chain(&error))?;
+                Some(path)
+            }
+        };
+        let made = tokio::task::spawn_blocking(move || match from {
+            None => sessions.new_log(at),
+            Some(from) => {
+                let log = sessions.resumed_log(at, &from);
+                // The log has its own copy; what stays goes with the attempt.
+                let _ = std::fs::remove_file(&from);
+                log
+            }
+        });
+        made.await.map_err(|error| error.to_string())?.map_err(|error| chain(&error))
+    }
+
+    /// Ends it here: everything that it goes on from is stored.
+    async fn leave(
+        self,
+        entered: crate::sessions::Entered,
+        leaving: Leaving,
+        idle: Duration,
+        (mut meter, started_at, run, boot): (Meter, Timestamp, Millis, Millis),
+        mut saves: mpsc::Receiver<rollout::checkpoint::Checkpoint>,
+        progress: &(impl Fn(Progress) + Sync),
+    ) -> (Outcome, Option<Box<dyn Sandbox>>) {
+        let live = &entered.live;
+        let at = live.at;
+        progress(Progress::Phase(Phase::Collecting { started_at }));
+        let claim = live.claim_kept();
+        let sandbox = live.close().await;
+        saves.close();
+        while let Ok(checkpoint) = saves.try_recv() {
+            progress(Progress::Saved(Box::new(checkpoint)));
+        }
+        if let Some(sandbox) = &sandbox {
+            meter.sample(sandbox.stats().await);
+        }
+        let idle = Millis(u64::try_from(idle.as_millis()).unwrap_or(u64::MAX));
+        let left = |of: Millis, taken: Millis| Millis(of.0.saturating_sub(taken.0));
+        let parked = Parked {
+            log: leaving.log,
+            claim,
+            ran: run,
+            time_left: left(self.order.step.timeout, run),
+            idle_left: left(self.plan.idle_timeout, idle),
+            version: leaving.version,
+        };
+        let counters = meter.counters();
+        let times = Times {
+            taken_at: self.clock.taken_at,
+            started_at: Some(started_at),
+            ended_at: wall_now(),
+            boot: Some(boot),
+            run: Some(run),
+            checkpoint: None,
+        };
+        let digest = leaving.checkpoint.image.clone();
+        let outcome = Outcome {
+            oom: counters.oom(),
+            usage: meter.usage(),
+            image_digest: digest,
+            actions: Some(live.actions()),
+            parked: Some(Box::new(parked)),
+            ..Outcome::found(leaving.checkpoint, times)
+        };
+        drop(entered);
+        let sessions = Arc::clone(&self.tools.sessions);
+        tokio::task::spawn_blocking(move || sessions.forget_log(at));
+        (outcome, sandbox)
+    }
+
     async fn wait(
         &self,
         live: &Arc<Live>,
@@ -154,9 +245,10 @@ impl Session<'_> {
         progress: &(impl Fn(Progress) + Sync),
     ) -> Ended {
         let idle_timeout = Duration::from_millis(self.plan.idle_timeout.0);
-        let deadline = sleep_until(began + Duration::from_millis(self.order.step.timeout.0));
-        let (died, ended) = (live.died(), live.end.by_any_call());
-        tokio::pin!(deadline, died, ended);
+        let left = self.order.step.timeout.0.saturating_sub(self.ran_before().0);
+        let deadline = sleep_until(began + Duration::from_millis(left));
+        let (died, ended, parted) = (live.died(), live.end.by_any_call(), live.left());
+        tokio::pin!(deadline, died, ended, parted);
         let mut saving = Box::pin(self.save_every(live));
         let mut parking = Box::pin(self.park_when_idle(live));
         loop {
@@ -165,6 +257,7 @@ impl Session<'_> {
                 biased;
                 reason = &mut died => return Ended::Session(SessionEnd::Lost { reason }),
                 ending = &mut ended => return Ended::Called(ending),
+                leaving = &mut parted => return Ended::Parked(leaving),
                 kill = killed(kills) => return Ended::Killed(kill),
                 () = &mut deadline => return Ended::Session(SessionEnd::Deadline),
                 Some(checkpoint) = saves.recv() => progress(Progress::Saved(Box::new(checkpoint))),
@@ -296,6 +389,7 @@ impl Session<'_> {
             image_digest: digest.to_owned(),
             checkpoint: None,
             actions: Some(actions),
+            parked: None,
         }
     }
 }
@@ -309,6 +403,7 @@ enum Ended {
     Killed(Kill),
     Session(SessionEnd),
     Called(Ending),
+    Parked(Leaving),
 }
 
 impl Tally {

@@ -55,7 +55,16 @@ fn order(attempt: AttemptId, generation: u64) -> Order {
         grader: None,
     };
     let generation = Generation(generation);
-    Order { attempt, generation, step, continue_from: None, keep: false, inputs: vec![], base: None }
+    Order {
+        attempt,
+        generation,
+        step,
+        continue_from: None,
+        keep: false,
+        inputs: vec![],
+        base: None,
+        parked: None,
+    }
 }
 
 fn at(attempt: AttemptId, generation: u64) -> At {
@@ -78,6 +87,7 @@ fn outcome() -> Box<Outcome> {
         image_digest: String::new(),
         checkpoint: None,
         actions: None,
+        parked: None,
     })
 }
 

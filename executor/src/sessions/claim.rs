@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use rollout::Millis;
+use rollout::outcome::ParkedClaim;
 use tokio::time::Instant;
 
 #[derive(Debug)]
@@ -38,6 +40,19 @@ impl Claim {
                 Some(fresh)
             }
         }
+    }
+
+    /// As it was when its session was parked; heard of now.
+    pub fn restored(kept: &ParkedClaim, now: Instant) -> Self {
+        let ttl = Duration::from_millis(kept.ttl.0);
+        Self(Some(Held { driver: kept.driver.clone(), token: kept.token.clone(), ttl, heard_at: now }))
+    }
+
+    /// What there is to keep of it while its session is parked.
+    pub fn kept(&self, now: Instant) -> Option<ParkedClaim> {
+        let held = self.0.as_ref().filter(|held| held.lives(now))?;
+        let ttl = Millis(u64::try_from(held.ttl.as_millis()).unwrap_or(u64::MAX));
+        Some(ParkedClaim { driver: held.driver.clone(), token: held.token.clone(), ttl })
     }
 
     /// Who holds it.

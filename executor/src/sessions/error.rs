@@ -70,6 +70,10 @@ codes! {
     PortRefused "port_refused" Unavailable "listen on 127.0.0.1 or ::1 inside the sandbox first";
     /// The lifecycle is at another version.
     VersionConflict "version_conflict" Aborted "look at it again";
+    /// It is being parked, or is; the scheduler brings it back.
+    SandboxParked "sandbox_parked" Unavailable "call again through the scheduler, which brings it back";
+    /// Its files cannot be saved, or a later step needs this very sandbox.
+    NotParkable "not_parkable" FailedPrecondition "pause it without `park`: its processes stop, and it stays on its node";
     /// A reward in a job that has a grader.
     RewardNotTaken "reward_not_taken" FailedPrecondition "leave the reward to the grader, or the grader out of the job";
     /// The call is another server's, or this backend cannot do it.
@@ -95,6 +99,10 @@ impl Refusal {
 
     pub fn ended(name: &str) -> Self {
         Self::new(SandboxCode::SandboxEnded, format!("sandbox {name} is over"))
+    }
+
+    pub fn parked(name: &str) -> Self {
+        Self::new(SandboxCode::SandboxParked, format!("sandbox {name} is parked"))
     }
 
     pub fn too_many(what: &str, name: &str, max: usize) -> Self {

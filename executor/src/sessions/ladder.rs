@@ -5,16 +5,23 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use rollout::Bytes;
+use rollout::checkpoint::Checkpoint;
+use rollout::outcome::{Parked, StoredLog};
+use rollout::plan::IdleMode;
 use rollout_wire::v1;
 use tokio::time::timeout;
 
 use super::error::{Refusal, SandboxCode};
-use super::live::Live;
+use super::live::{Leaving, Live};
+use crate::workspace::SaveError;
 
 /// For every process to stand still.
 const FREEZE_TIMEOUT: Duration = Duration::from_secs(10);
 /// For memory to be given back. What is not by then stays where it is.
 const RECLAIM_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// Attempts of one session: it is not parked again after so many.
+const PARKS_MAX: u32 = 256;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) enum Rung {
@@ -23,6 +30,8 @@ pub(super) enum Rung {
     Frozen,
     /// Frozen, and memory was really given back.
     Reclaimed,
+    /// Saved, and about to end on this node.
+    Parked,
 }
 
 impl Rung {
@@ -31,6 +40,7 @@ impl Rung {
             Self::Running => "running",
             Self::Frozen => "frozen",
             Self::Reclaimed => "reclaimed",
+            Self::Parked => "parked",
         }
     }
 }
@@ -41,9 +51,16 @@ pub(super) struct Ladder {
     rung: Rung,
     version: u64,
     reclaimed: Bytes,
+    /// At this version it could not be parked: it is not tried again before the next.
+    unparkable: Option<u64>,
 }
 
 impl Ladder {
+    /// Of a session that goes on where it was parked.
+    pub(super) fn after(parked: Option<&Parked>) -> Self {
+        Self { version: parked.map_or(0, |parked| parked.version + 1), ..Self::default() }
+    }
+
     fn step(&mut self, rung: Rung, reclaimed: Bytes) {
         (self.rung, self.reclaimed) = (rung, reclaimed);
         self.version += 1;
@@ -125,6 +142,9 @@ impl Live {
         version: Option<u64>,
     ) -> Result<v1::LifecycleReply, Refusal> {
         let mut ladder = self.ladder.lock().await;
+        if ladder.rung == Rung::Parked {
+            return Err(Refusal::parked(&self.name()));
+        }
         ladder.check(version)?;
         if ladder.rung != Rung::Running {
             let lent = self.lend_as_it_is().await?;
@@ -146,12 +166,73 @@ impl Live {
 
     /// Whether there is a rung below that it may go to by itself.
     pub(super) fn can_go_down(&self) -> bool {
-        self.step.idle.is_some() && !self.is_parked()
+        let Some(idle) = self.step.idle else { return false };
+        self.ladder.try_lock().is_ok_and(|ladder| match ladder.rung {
+            Rung::Running => true,
+            Rung::Frozen | Rung::Reclaimed => {
+                idle.mode == IdleMode::Checkpoint && ladder.unparkable != Some(ladder.version)
+            }
+            Rung::Parked => false,
+        })
     }
 
-    /// Nobody called for a while: down, unless somebody does now.
+    /// All the way down: it stands still, its files and its log are stored, and its runner ends it. A call
+    /// that comes meanwhile goes first, and this is refused.
+    pub(super) async fn leave(
+        self: &Arc<Self>,
+        version: Option<u64>,
+        after: Option<Duration>,
+    ) -> Result<v1::LifecycleReply, Refusal> {
+        if self.serves_others {
+            let words = "a later step goes on in this very sandbox, so it is frozen and not parked";
+            return Err(Refusal::new(SandboxCode::NotParkable, words));
+        }
+        if self.at.attempt.attempt >= PARKS_MAX {
+            let words = format!("it was begun {PARKS_MAX} times (PARKS_MAX), and each costs a row");
+            return Err(Refusal::new(SandboxCode::NotParkable, words));
+        }
+        let reached = self.down(version, after).await?.version;
+        if after.is_some() && self.ladder.lock().await.rung == Rung::Running {
+            return Err(Refusal::new(SandboxCode::VersionConflict, "it is not idle any more"));
+        }
+        let saved = self.save_to_leave().await;
+        let mut ladder = self.ladder.lock().await;
+        let (checkpoint, log) = match saved {
+            Ok(saved) => saved,
+            Err(refusal) => {
+                ladder.unparkable = Some(ladder.version);
+                return Err(refusal);
+            }
+        };
+        if ladder.version != reached || ladder.rung == Rung::Running || self.is_called() {
+            return Err(Refusal::new(SandboxCode::VersionConflict, "a call came before it was parked"));
+        }
+        if self.end.by_runner().is_err() {
+            return Err(Refusal::ended(&self.name()));
+        }
+        ladder.step(Rung::Parked, Bytes(0));
+        self.leaving.send_replace(Some(Leaving { checkpoint, log, version: ladder.version }));
+        Ok(ladder.reply())
+    }
+
+    async fn save_to_leave(self: &Arc<Self>) -> Result<(Checkpoint, Option<StoredLog>), Refusal> {
+        let refused = |error: SaveError| Refusal::new(SandboxCode::NotParkable, error.to_string());
+        let checkpoint = self.save().await.map_err(refused)?;
+        Ok((checkpoint, self.store_log().await?))
+    }
+
+    /// Nobody called for a while: down as far as its step lets it, unless somebody calls now.
     pub(crate) async fn park(self: &Arc<Self>, after: Duration) {
-        if let Err(refusal) = self.down(None, Some(after)).await {
+        if !self.can_go_down() || self.idle() < after {
+            return;
+        }
+        let goes_far = self.step.idle.is_some_and(|idle| idle.mode == IdleMode::Checkpoint);
+        let down = if goes_far && !self.serves_others {
+            self.leave(None, Some(after)).await
+        } else {
+            self.down(None, Some(after)).await
+        };
+        if let Err(refusal) = down {
             tracing::debug!(sandbox = %self.id(), problem = refusal.message, "not paused");
         }
     }

@@ -8,10 +8,13 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use rollout::checkpoint::{Checkpoint, Layer};
+use rollout::outcome::{Parked, ParkedClaim, StoredLog};
 use rollout::plan::{ResolvedStep, SessionPlan};
-use rollout::{NodeId, SandboxId};
+use rollout::{Bytes, NodeId, SandboxId};
 use rollout_wire::v1;
-use tokio::sync::{Mutex as AsyncMutex, OwnedRwLockReadGuard, OwnedSemaphorePermit, RwLock, Semaphore, mpsc};
+use tokio::sync::{
+    Mutex as AsyncMutex, OwnedRwLockReadGuard, OwnedSemaphorePermit, RwLock, Semaphore, mpsc, watch,
+};
 use tokio::time::{Instant, timeout};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -26,6 +29,7 @@ use crate::attempt::{FREEZE_MAX, Tools};
 use crate::broker::serve::lock;
 use crate::lifecycle::At;
 use crate::sandbox::{Driven, Sandbox};
+use crate::storage::chain;
 use crate::workspace::{SaveError, Saving, save};
 
 /// Recorded actions at work in one session.
@@ -58,6 +62,18 @@ pub(crate) struct Parts {
     pub tools: Tools,
     pub log: ActionLog,
     pub saved: mpsc::Sender<Checkpoint>,
+    /// It goes on where it was parked.
+    pub parked: Option<Parked>,
+    /// A later step goes on in its sandbox.
+    pub serves_others: bool,
+}
+
+/// What is stored of a session that leaves its node.
+#[derive(Debug, Clone)]
+pub(crate) struct Leaving {
+    pub checkpoint: Checkpoint,
+    pub log: Option<StoredLog>,
+    pub version: u64,
 }
 
 type Slot = Option<Box<dyn Sandbox>>;
@@ -89,6 +105,11 @@ pub(crate) struct Live {
     saved: mpsc::Sender<Checkpoint>,
     last_saved: AsyncMutex<Option<Layer>>,
     uploads: AtomicU64,
+    /// It was made elsewhere and may be called by the name it had there.
+    pub(super) has_moved: bool,
+    pub(super) serves_others: bool,
+    /// Set once it is parked.
+    pub(super) leaving: watch::Sender<Option<Leaving>>,
 }
 
 #[derive(Debug)]
@@ -147,7 +168,9 @@ impl Lent {
 
 impl Live {
     pub fn new(parts: Parts, sandbox: Box<dyn Sandbox>) -> Arc<Self> {
-        let Parts { at, node, step, plan, env, dir, tools, log, saved } = parts;
+        let Parts { at, node, step, plan, env, dir, tools, log, saved, parked, serves_others } = parts;
+        let claim = parked.as_ref().and_then(|parked| parked.claim.as_ref());
+        let claim = claim.map_or_else(Claim::default, |claim| Claim::restored(claim, Instant::now()));
         let bounded = |max| Arc::new(Semaphore::new(max));
         Arc::new(Self {
             at,
@@ -159,10 +182,10 @@ impl Live {
             tools,
             log: Arc::new(log),
             shells: Shells::default(),
-            ladder: AsyncMutex::default(),
+            ladder: AsyncMutex::new(Ladder::after(parked.as_ref())),
             starts: RwLock::default(),
             sandbox: Arc::new(RwLock::new(Some(sandbox))),
-            claim: Mutex::default(),
+            claim: Mutex::new(claim),
             activity: Mutex::new(Activity { heard_at: Instant::now(), busy: 0 }),
             end: End::default(),
             closed: CancellationToken::new(),
@@ -177,6 +200,9 @@ impl Live {
             saved,
             last_saved: AsyncMutex::default(),
             uploads: AtomicU64::new(0),
+            has_moved: parked.is_some(),
+            serves_others,
+            leaving: watch::Sender::new(None),
         })
     }
 
@@ -193,7 +219,7 @@ impl Live {
 
     /// The token of `driver`, if it may have the session.
     pub(super) fn take_claim(&self, driver: &str, ttl: Duration) -> Option<String> {
-        if self.plan.unclaimed || self.is_over() {
+        if self.plan.unclaimed || self.is_over() || self.has_left() {
             return None;
         }
         let fresh = hex::encode(rand::random::<[u8; 16]>());
@@ -212,8 +238,8 @@ impl Live {
 
     /// Whether a call with this claim may be served. It is heard of by that.
     pub(super) fn check_claim(&self, token: &str) -> Result<Duration, Refusal> {
-        if self.is_over() {
-            return Err(Refusal::ended(&self.name()));
+        if self.is_over() || self.has_left() {
+            return Err(self.over_words());
         }
         if self.plan.unclaimed {
             if token.is_empty() {
@@ -290,9 +316,54 @@ impl Live {
     ) -> Result<T, Refusal> {
         tokio::select! {
             biased;
-            () = self.closed.cancelled() => Err(Refusal::ended(&self.name())),
+            () = self.closed.cancelled() => Err(self.over_words()),
             done = work => done,
         }
+    }
+
+    /// It is parked: nothing is done here any more.
+    pub(super) fn has_left(&self) -> bool {
+        self.leaving.borrow().is_some()
+    }
+
+    /// Resolves when it is parked.
+    pub(crate) async fn left(&self) -> Leaving {
+        let mut leaving = self.leaving.subscribe();
+        loop {
+            if let Some(leaving) = leaving.borrow_and_update().clone() {
+                return leaving;
+            }
+            // The sender is `self`.
+            let _ = leaving.changed().await;
+        }
+    }
+
+    /// Why no call is served.
+    fn over_words(&self) -> Refusal {
+        if self.has_left() { Refusal::parked(&self.name()) } else { Refusal::ended(&self.name()) }
+    }
+
+    /// The claim as it is now.
+    pub(crate) fn claim_kept(&self) -> Option<ParkedClaim> {
+        self.keep_of_who_waits();
+        lock(&self.claim).kept(Instant::now())
+    }
+
+    /// The log as a blob; none if nothing is recorded.
+    pub(super) async fn store_log(&self) -> Result<Option<StoredLog>, Refusal> {
+        if self.log.count() == 0 {
+            return Ok(None);
+        }
+        let stored = self.tools.storage.put_file(self.log.path()).await;
+        let stored = stored.map_err(|error| {
+            Refusal::new(SandboxCode::StorageFailed, format!("its log: {}", chain(&error)))
+        })?;
+        Ok(Some(StoredLog { sha256: stored.sha256, size: Bytes(stored.size) }))
+    }
+
+    /// Somebody waits for a call.
+    pub(super) fn is_called(&self) -> bool {
+        lock(&self.activity).busy > 0
     }
 
     pub(super) async fn over(&self) {
@@ -373,7 +444,7 @@ impl Live {
         said: &v1::FinishSessionRequest,
     ) -> Result<(), Refusal> {
         if !self.end.by_call(ending) {
-            return Err(Refusal::ended(&self.name()));
+            return Err(self.over_words());
         }
         let end = self.log.finish(said)?;
         Ok(self.log.commit(end).await?)
@@ -408,9 +479,18 @@ impl Live {
     /// Ends every call, lets the actions at work be recorded, and gives the sandbox back. None: a call
     /// does not let go of it in time; it is destroyed with the last of them.
     pub(crate) async fn close(self: &Arc<Self>) -> Option<Box<dyn Sandbox>> {
-        // Whatever stands still goes on first: nothing that is frozen answers.
+        // Whatever stands still goes on first: nothing that is frozen answers. What parked processes do
+        // from here on counts for nothing: their files are saved.
+        if self.has_left()
+            && let Ok(lent) = self.lend_as_it_is().await
+            && let Ok(driven) = lent.driven()
+            && let Err(error) = driven.thaw()
+        {
+            tracing::debug!(attempt = %self.at.attempt, %error, "not let go on at its end");
+        }
         match timeout(CLOSE_TIMEOUT, self.wake()).await {
             Ok(Ok(())) => {}
+            Ok(Err(_)) if self.has_left() => {}
             Ok(Err(refusal)) => {
                 tracing::debug!(attempt = %self.at.attempt, problem = refusal.message, "not resumed at its end");
             }

@@ -117,6 +117,28 @@ impl ActionLog {
         Ok(Self::new(path, Index { end: HEAD.len() as u64, ..Index::default() }, 0))
     }
 
+    /// Goes on after what a session had recorded when it was parked: `from` is that log, and becomes the
+    /// beginning of this one. Blocks.
+    pub fn resumed(path: &Path, from: &Path) -> Result<Self, LogError> {
+        let failed = |action| {
+            let path = path.to_owned();
+            move |source| LogError { path, action, source }
+        };
+        let mut made =
+            File::options().write(true).create_new(true).mode(0o600).open(path).map_err(failed("made"))?;
+        let mut file = File::open(from).map_err(failed("opened"))?;
+        io::copy(&mut file, &mut made).and_then(|_| made.sync_all()).map_err(failed("written"))?;
+        let mut index = Index { end: HEAD.len() as u64, ..Index::default() };
+        let read = File::open(path).map_err(failed("opened"))?;
+        let end = made.metadata().map_err(failed("read"))?.len();
+        scan(&mut io::BufReader::new(read), |at, action| index.take(at, &action)).map_err(failed("read"))?;
+        index.end = end;
+        let log = Self::new(path, index, end);
+        *log.turn.try_lock().map_err(|_| log.error("read", io::ErrorKind::WouldBlock.into()))? =
+            Turn { has_begun: true };
+        Ok(log)
+    }
+
     /// What a session that is over left: whatever was begun and not ended is unknown for ever. Nothing
     /// can be appended to it. Blocks.
     pub fn past(path: &Path) -> Result<Self, LogError> {

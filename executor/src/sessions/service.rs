@@ -383,7 +383,12 @@ impl Sandboxes for Service {
     async fn pause(&self, request: Request<v1::PauseSandboxRequest>) -> Answer<v1::LifecycleReply> {
         let request = request.into_inner();
         let live = self.live(&request.sandbox, &request.claim).await?;
-        Ok(Response::new(live.pause(request.version).await?))
+        let reply = if request.park {
+            live.leave(request.version, None).await?
+        } else {
+            live.pause(request.version).await?
+        };
+        Ok(Response::new(reply))
     }
 
     async fn resume(&self, request: Request<v1::ResumeSandboxRequest>) -> Answer<v1::LifecycleReply> {

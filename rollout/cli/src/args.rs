@@ -10,7 +10,7 @@ use clap::error::{ContextKind, ContextValue};
 use clap::parser::ValueSource;
 use clap::{ArgAction, Args, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
 
-use sandboxes::{Attach, CheckpointTake, Cp, Exec, Fork, Kill, Pause, SandboxCommand};
+use sandboxes::{Attach, CheckpointTake, Cp, Exec, Fork, Kill, Pause, Resume, SandboxCommand};
 
 const AFTER_HELP: &str = "\
 Data goes to standard output, talk to standard error.
@@ -154,7 +154,7 @@ pub enum Command {
     /// Stop a sandbox's processes and give back memory; the next call resumes it
     Pause(Pause),
     /// Let a paused sandbox go on
-    Resume(Pause),
+    Resume(Resume),
     /// End sandboxes that clients created
     Kill(Kill),
     /// Look at checkpoints, compare two, take one of a sandbox, or take one away

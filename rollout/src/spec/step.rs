@@ -66,6 +66,7 @@ pub(crate) fn image(doc: &StepDoc<'_>, before: Option<Template>, sink: &mut Sink
 pub(crate) fn read(doc: &StepDoc<'_>, takes_reward: bool, sink: &mut Sink) -> Option<StepPlan> {
     let all = &doc.all;
     check_env_timeout(all, sink);
+    check_parking(doc, sink);
     let files = files(doc, sink);
     let outputs = outputs(&doc.own, sink);
     let resources = resources::read(&all.object("resources"), sink);
@@ -518,6 +519,18 @@ fn check_exit_range(source: &RewardSource, range: (f64, f64), exit: &Found<'_>, 
         );
         let fault = Diagnostic::error(Code::BadRelation, exit.key_span, &exit.path, message);
         sink.push(fault.expected("rewards inside `range`"));
+    }
+}
+
+/// The process of any other step is the step: saved and ended, nothing of it would be left.
+fn check_parking(doc: &StepDoc<'_>, sink: &mut Sink) {
+    let mode = doc.all.object("idle").find("mode");
+    let Some(found) = mode.filter(|found| found.node.text() == Some("checkpoint")) else { return };
+    if doc.kind != StepKind::Session {
+        let name = quoted(&doc.name);
+        let message = format!("{name} is no session: its command would end when its sandbox is parked");
+        let fault = Diagnostic::error(Code::BadRelation, found.node.span, &found.path, message);
+        sink.push(fault.expected("`mode: freeze`, or a session step"));
     }
 }
 

@@ -623,7 +623,7 @@ static IDLE: Object = Object::new(
         field("park_after", duration(SECOND, DURATION_MAX), "Time without a running command; default 30s."),
         field(
             "mode",
-            Shape::Choice(&[choice("freeze"), choice_later("checkpoint", "`freeze`, or no `mode`")]),
+            Shape::Choice(&[choice("freeze"), choice("checkpoint")]),
             "`freeze` keeps its processes, `checkpoint` its files only; default `freeze`.",
         ),
     ],

@@ -5,7 +5,7 @@ use std::str::FromStr;
 
 use rollout::checkpoint::{Checkpoint, LAYERS_MAX, Layer};
 use rollout::failure::{Domain, Failure};
-use rollout::outcome::{Artifact, Captured, Outcome, Reward, Times, Usage};
+use rollout::outcome::{Artifact, Captured, Outcome, Parked, ParkedClaim, Reward, StoredLog, Times, Usage};
 use rollout::plan::{
     GraderPlan, HealthCheck, IdleMode, IdlePlan, OUTPUT_PATHS_MAX, OnAgentTimeout, OnGraderTimeout,
     OutputDecl, OutputSource, Per, ResolvedCheckpoint, ResolvedCommand, ResolvedContent, ResolvedFile,
@@ -260,6 +260,32 @@ pub fn outcome(message: &v1::Outcome) -> Result<Outcome, WireError> {
         image_digest: message.image_digest.clone(),
         checkpoint: message.checkpoint.as_ref().map(|c| checkpoint("outcome.checkpoint", c)).transpose()?,
         actions: message.actions.map(|actions| amount("outcome.actions", actions)).transpose()?,
+        parked: message.parked.as_ref().map(|m| parked("outcome.parked", m)).transpose()?.map(Box::new),
+    })
+}
+
+/// # Errors
+/// A digest that is none, a text or an amount above its bound.
+pub fn parked(field: &str, message: &v1::Parked) -> Result<Parked, WireError> {
+    let field = |name: &str| format!("{field}.{name}");
+    let ms = |name: &str, value| amount(&field(name), value).map(Millis);
+    let log = message.log.as_ref().map(|log| {
+        let size = Bytes(amount(&field("log.size"), log.size)?);
+        Ok::<_, WireError>(StoredLog { sha256: sha256(&field("log.sha256"), &log.sha256)?, size })
+    });
+    let claim = message.claim.as_ref().map(|claim| {
+        bounded(&field("claim.driver"), &claim.driver, TEXT_BYTES_MAX)?;
+        bounded(&field("claim.token"), &claim.token, TEXT_BYTES_MAX)?;
+        let ttl = ms("claim.ttl_ms", claim.ttl_ms)?;
+        Ok::<_, WireError>(ParkedClaim { driver: claim.driver.clone(), token: claim.token.clone(), ttl })
+    });
+    Ok(Parked {
+        log: log.transpose()?,
+        claim: claim.transpose()?,
+        ran: ms("ran_ms", message.ran_ms)?,
+        time_left: ms("time_left_ms", message.time_left_ms)?,
+        idle_left: ms("idle_left_ms", message.idle_left_ms)?,
+        version: message.version,
     })
 }
 

@@ -2,7 +2,7 @@
 
 use rollout::checkpoint::{Checkpoint, Layer};
 use rollout::failure::Failure;
-use rollout::outcome::{Artifact, Captured, Outcome, Reward, Times, Usage};
+use rollout::outcome::{Artifact, Captured, Outcome, Parked, Reward, Times, Usage};
 use rollout::plan::{
     GraderPlan, IdlePlan, OnAgentTimeout, OnGraderTimeout, OutputDecl, OutputSource, Per, ResolvedCommand,
     ResolvedContent, ResolvedFile, ResolvedStep, RewardSource, SessionPlan,
@@ -168,6 +168,7 @@ pub fn outcome(outcome: &Outcome) -> v1::Outcome {
         image_digest: outcome.image_digest.clone(),
         checkpoint: outcome.checkpoint.as_ref().map(checkpoint),
         actions: outcome.actions,
+        parked: outcome.parked.as_deref().map(parked),
     }
 }
 
@@ -211,5 +212,22 @@ fn usage(usage: &Usage) -> v1::Usage {
         memory_peak_bytes: usage.memory_peak.map(|b| b.0),
         memory_held_peak_bytes: usage.memory_held_peak.map(|b| b.0),
         disk_peak_bytes: usage.disk_peak.map(|b| b.0),
+    }
+}
+
+pub fn parked(parked: &Parked) -> v1::Parked {
+    let log = parked.log.as_ref();
+    let claim = parked.claim.as_ref();
+    v1::Parked {
+        log: log.map(|log| v1::StoredLog { sha256: log.sha256.clone(), size: log.size.0 }),
+        claim: claim.map(|claim| v1::ParkedClaim {
+            driver: claim.driver.clone(),
+            token: claim.token.clone(),
+            ttl_ms: claim.ttl.0,
+        }),
+        ran_ms: parked.ran.0,
+        time_left_ms: parked.time_left.0,
+        idle_left_ms: parked.idle_left.0,
+        version: parked.version,
     }
 }

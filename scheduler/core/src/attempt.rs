@@ -13,6 +13,7 @@ use crate::event::{Fence, RefusalClass};
 use crate::group::{Detail, Exclusion};
 use crate::member::{At, Member};
 use crate::node::Phase;
+use crate::parking::ParkedAt;
 use crate::record::Record;
 
 /// How a report stands to what the core knows.
@@ -137,8 +138,16 @@ impl Cluster {
         let Some(detail) = self.group_mut(at.group).map(|g| g.detail(at.slot)) else { return };
         let generation = detail.generation;
         note_end(detail, &outcome);
+        let was_thawing = detail.parked.is_some() && !place.started;
+        if !was_thawing {
+            detail.parked = None;
+        }
         let failure = outcome.failure.clone();
-        self.keep_workspace(attempt, &outcome, records);
+        let parked = ParkedAt::new(now, (place.node.clone(), place.incarnation), attempt.attempt, &outcome);
+        match (&parked, &outcome.checkpoint) {
+            (Some(_), Some(checkpoint)) => self.keep_parked(attempt, checkpoint, records),
+            _ => self.keep_workspace(attempt, &outcome, records),
+        }
         records.push(Record::AttemptEnded { attempt, generation, outcome, kept });
 
         if let Some(node) = self.node_of(&place.node, place.incarnation)
@@ -151,6 +160,15 @@ impl Cluster {
             }
         }
         match failure {
+            None if parked.is_some() => {
+                let stops = self.jobs.get(&at.group.job).is_some_and(|job| {
+                    job.groups.get(&at.group.index).is_some_and(|group| job.stop(group).is_some())
+                });
+                match parked.filter(|_| !stops) {
+                    Some(parked) => self.park(at, parked, records),
+                    None => self.record_state(at, StepState::Cancelled, records),
+                }
+            }
             None => {
                 self.share_result(now, at, &place, records);
                 self.record_state(at, StepState::Succeeded, records);
@@ -182,6 +200,16 @@ impl Cluster {
         let Some(detail) = group.details.get(&at.slot) else { return };
         let consequence = failure.code.consequence();
         let infrastructure = consequence.should_retry && failure.domain.infrastructure();
+        if infrastructure && !stopping && detail.may_thaw_again() {
+            let wait = backoff(&retry, 1, at);
+            return self.back_off(now, at, wait, records);
+        }
+        if let Some(group) = self.group_mut(at.group) {
+            group.detail(at.slot).parked = None;
+        }
+        let Some(detail) = self.group_mut(at.group).map(|group| group.detail(at.slot).clone()) else {
+            return;
+        };
         if consequence.status == Status::Cancelled || stopping && infrastructure {
             self.record_state(at, StepState::Cancelled, records);
         } else if infrastructure && detail.infra_failures + detail.chain_breaks <= retry.limit {
@@ -260,6 +288,10 @@ impl Cluster {
             detail.excluded.push(Exclusion { node, incarnation: fence.incarnation, why });
         }
         detail.chain_breaks += u32::from(bad || gone && !replaced);
+        if bad {
+            // Its files are gone, and with them all there was of it.
+            detail.parked = None;
+        }
         let spent = (gone || bad) && detail.infra_failures + detail.chain_breaks > retry.limit;
         let wait = Millis((REFUSAL_BACKOFF.0 << detail.refusals.min(6)).min(REFUSAL_BACKOFF_MAX.0));
         if spent {

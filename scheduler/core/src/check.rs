@@ -79,18 +79,22 @@ impl Cluster {
 
     fn check_queues(&self, wrong: &mut Vec<String>) {
         let (mut ready, mut backoff) = (ReadyQueue::default(), BTreeSet::new());
-        let mut overdue = BTreeSet::new();
+        let (mut overdue, mut parked) = (BTreeSet::new(), BTreeSet::new());
         for job in self.jobs.values() {
             for at in slots(job) {
                 let group = &job.groups[&at.group.index];
                 let place = group.details.get(&at.slot).and_then(|d| d.place.as_ref());
                 overdue.extend(place.map(|place| (place.due, at)));
                 match group.state(at.slot) {
-                    StepState::Ready => ready.insert(Class::of(job, group, at), ReadyKey::of(job, at)),
+                    StepState::Ready => ready.insert(Class::of(job, group, at), ReadyKey::of(job, group, at)),
                     StepState::Backoff => {
                         let due = group.details.get(&at.slot).map_or_else(Default::default, |d| d.not_before);
                         backoff.insert((due, at));
                     }
+                    StepState::Parked => match group.details.get(&at.slot).and_then(|d| d.parked.as_ref()) {
+                        Some(was) => drop(parked.insert((was.due, at))),
+                        None => wrong.push(format!("{} is parked nowhere", at.rollout())),
+                    },
                     _ => {}
                 }
             }
@@ -100,6 +104,13 @@ impl Cluster {
                 "ready queue has {} entries, {} steps are ready, or their classes differ",
                 self.ready.len(),
                 ready.len()
+            ));
+        }
+        if parked != self.parked {
+            wrong.push(format!(
+                "{} sessions are watched that are parked, {} are, or their times differ",
+                self.parked.len(),
+                parked.len()
             ));
         }
         if overdue != self.overdue {
@@ -147,7 +158,7 @@ impl Cluster {
                     group.end_of(at.slot.member).is_some()
                         || group.verdict(&job.plan, at.slot) != Verdict::Run
                 }
-                (_, role) => role.is_none() && state.is_final(),
+                (_, role) => role.is_none() && (state.is_final() || state == StepState::Parked),
             };
             if !fits {
                 wrong.push(format!("{} step {} is {state:?}: {role:?}", at.rollout(), at.slot.step.0));

@@ -27,6 +27,8 @@ pub struct Cluster {
     pub(crate) ready: ReadyQueue,
     /// Steps that wait for a time.
     pub(crate) backoff: BTreeSet<(BootTime, At)>,
+    /// Sessions without a sandbox, by when they end.
+    pub(crate) parked: BTreeSet<(BootTime, At)>,
     /// Placed attempts, by when they should have ended.
     pub(crate) overdue: BTreeSet<(BootTime, At)>,
     /// Results that steps share by their key.
@@ -45,6 +47,7 @@ impl Cluster {
             nodes: BTreeMap::new(),
             ready: ReadyQueue::default(),
             backoff: BTreeSet::new(),
+            parked: BTreeSet::new(),
             overdue: BTreeSet::new(),
             keyed: Keyed::default(),
             outbox: Vec::new(),
@@ -100,6 +103,7 @@ impl Cluster {
             Event::CheckpointTaken { at, attempt, checkpoint } => {
                 self.checkpoint_taken(now, &at, attempt, *checkpoint, &mut records);
             }
+            Event::Thaw { rollout, step } => self.thaw(now, rollout, step, &mut records),
             Event::ImageIdentified { node, incarnation, image, digest } => {
                 self.identified(now, &node, incarnation, &image, digest);
             }
@@ -192,13 +196,18 @@ impl Cluster {
     /// Sets a step's state and keeps the ready and backoff queues in step with it.
     pub(crate) fn set_state(&mut self, at: At, state: StepState) {
         let Some(job) = self.jobs.get_mut(&at.group.job) else { return };
-        let key = ReadyKey::of(job, at);
         let Some(group) = job.groups.get(&at.group.index) else { return };
-        let due = group.details.get(&at.slot).map_or(BootTime(0), |d| d.not_before);
+        let key = ReadyKey::of(job, group, at);
+        let detail = group.details.get(&at.slot);
+        let due = detail.map_or(BootTime(0), |d| d.not_before);
+        let ends = detail.and_then(|d| d.parked.as_ref()).map_or(BootTime(0), |parked| parked.due);
         match group.state(at.slot) {
             StepState::Ready => self.ready.remove(&Class::of(job, group, at), &key),
             StepState::Backoff => {
                 self.backoff.remove(&(due, at));
+            }
+            StepState::Parked => {
+                self.parked.remove(&(ends, at));
             }
             _ => {}
         }
@@ -206,6 +215,9 @@ impl Cluster {
             StepState::Ready => self.ready.insert(Class::of(job, group, at), key),
             StepState::Backoff => {
                 self.backoff.insert((due, at));
+            }
+            StepState::Parked => {
+                self.parked.insert((ends, at));
             }
             _ => {}
         }
@@ -325,7 +337,7 @@ impl Cluster {
     fn cancel_step(&mut self, now: Now, at: At, code: FailureCode, reason: &str, records: &mut Vec<Record>) {
         let Some(group) = self.group_mut(at.group) else { return };
         match group.state(at.slot) {
-            StepState::Waiting | StepState::Ready | StepState::Backoff => {
+            StepState::Waiting | StepState::Ready | StepState::Backoff | StepState::Parked => {
                 self.record_state(at, StepState::Cancelled, records);
                 if let Some(key) = self.sandbox_key(at) {
                     self.free_kept(key);

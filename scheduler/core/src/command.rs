@@ -1,6 +1,7 @@
 //! What the core wants done, once its records are stored.
 
 use rollout::checkpoint::Checkpoint;
+use rollout::outcome::Parked;
 use rollout::{AttemptId, FailureCode, Generation, GroupId, IncarnationId, JobId, NodeId};
 
 #[derive(Debug, Clone, PartialEq)]
@@ -20,6 +21,8 @@ pub enum Command {
         keep: bool,
         /// The workspace a new sandbox starts with; none: the image as it is.
         base: Option<Box<Checkpoint>>,
+        /// A session that was parked goes on.
+        parked: Option<Box<Parked>>,
     },
     Kill {
         to: Target,

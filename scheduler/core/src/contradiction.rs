@@ -16,8 +16,24 @@ pub(crate) fn contradiction(step: &StepPlan, outcome: &Outcome) -> Option<(Failu
     if step.checkpoint.after && outcome.failure.is_none() && outcome.checkpoint.is_none() {
         return Some((FailureCode::StorageFailed, "its workspace was to be saved and is not".to_owned()));
     }
-    let problem = impossible(step, outcome)?;
+    let problem = impossible(step, outcome).or_else(|| unparkable(step, outcome))?;
     Some((FailureCode::OutcomeUnknown, problem))
+}
+
+/// Only a session that did nothing wrong, with its files.
+fn unparkable(step: &StepPlan, outcome: &Outcome) -> Option<String> {
+    outcome.parked.as_ref()?;
+    let is_session = step.work.session().is_some();
+    let problem = if !is_session {
+        "the step is no session"
+    } else if outcome.failure.is_some() || outcome.reward.is_some() {
+        "it has an end of its own"
+    } else if outcome.checkpoint.is_none() {
+        "its files are not saved"
+    } else {
+        return None;
+    };
+    Some(format!("parked, and {problem}"))
 }
 
 fn impossible(step: &StepPlan, outcome: &Outcome) -> Option<String> {

@@ -90,6 +90,11 @@ pub enum Event {
         attempt: AttemptId,
         checkpoint: Box<Checkpoint>,
     },
+    /// Somebody calls a session that may be parked.
+    Thaw {
+        rollout: RolloutId,
+        step: StepIndex,
+    },
     /// Answer to [`Command::Identify`](crate::Command::Identify): the digest of an image on a node;
     /// none if it is not there.
     ImageIdentified {

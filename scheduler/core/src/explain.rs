@@ -9,7 +9,7 @@ use rollout::{JobId, Resources, RolloutId, StepIndex};
 
 use crate::cluster::Cluster;
 use crate::config::Now;
-use crate::group::Group;
+use crate::group::{Detail, Group};
 use crate::job::Job;
 use crate::keyed::{ImageHere, Role};
 use crate::member::{At, Member};
@@ -237,7 +237,8 @@ impl Cluster {
                 f.node = Some(node);
                 f
             }
-            StepState::Ready if !job.places() => fact(
+            StepState::Parked => explain_parked(now, &name, detail),
+            StepState::Ready if !job.places() && detail.is_none_or(|d| d.parked.is_none()) => fact(
                 "held",
                 format!("{name} is ready, but the job is {}: {}", job.state.as_str(), job.reason),
             ),
@@ -317,6 +318,18 @@ impl Cluster {
             _ => fact("waits_for_turn", format!("{name} fits and is placed in the next pass")),
         }
     }
+}
+
+fn explain_parked(now: Now, name: &str, detail: Option<&Detail>) -> Fact {
+    let Some((detail, was)) = detail.and_then(|d| Some((d, d.parked.as_ref()?))) else {
+        return fact("parked", format!("{name} is parked"));
+    };
+    let (since, bytes) = (now.wall.since(was.at), crate::parking::packed(detail).about());
+    let left = was.due.since(now.boot);
+    let text = format!(
+        "{name} has been parked for {since}, with {bytes} of files saved; it resumes on the next call, and ends in {left} without one"
+    );
+    Fact { node: Some(was.node.to_string()), ..fact("parked", text) }
 }
 
 /// What people read of rows that cannot be written.

@@ -16,6 +16,7 @@ use rollout::{AttemptId, BootTime, Domain, FailureCode, Generation, IncarnationI
 
 use crate::event::ExpandedGroup;
 use crate::member::{Member, Slot};
+use crate::parking::ParkedAt;
 use crate::record::RolloutEnd;
 
 #[derive(Debug)]
@@ -60,6 +61,8 @@ pub(crate) struct Detail {
     pub refusal: Option<String>,
     pub not_before: BootTime,
     pub place: Option<Place>,
+    /// It has no sandbox, or the one it is to go on in is not ready.
+    pub parked: Option<Box<ParkedAt>>,
     /// Of the last ended attempt.
     pub failure: Option<Failure>,
     pub reward: Option<Reward>,
@@ -265,13 +268,15 @@ impl Group {
             || self.details.get(&from).is_some_and(|detail| detail.checkpoint.is_some())
     }
 
-    /// What a new sandbox of `slot` starts with: the last workspace an agent that resumes saved
-    /// itself, else what the step it works from left, or what was given with the job. None if that is the
+    /// What a new sandbox of `slot` starts with: the last workspace an agent that resumes, or a session
+    /// that was parked, saved itself, else what the step it works from left, or what was given with the job. None if that is the
     /// image as it is, or if the other step left nothing but its live sandbox.
     pub fn base(&self, plan: &JobPlan, slot: Slot) -> Option<&Saved> {
         let step = plan.step(slot.step);
-        let own = self.details.get(&slot).and_then(|detail| detail.taken.back());
-        own.filter(|_| step.resume).or_else(|| match step.origin.step() {
+        let detail = self.details.get(&slot);
+        let own = detail.and_then(|detail| detail.taken.back());
+        let goes_on = step.resume || detail.is_some_and(|detail| detail.parked.is_some());
+        own.filter(|_| goes_on).or_else(|| match step.origin.step() {
             None => self.start.as_deref(),
             Some(from) => self.details.get(&slot.member.slot(plan, from))?.checkpoint.as_deref(),
         })

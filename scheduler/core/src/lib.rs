@@ -33,6 +33,7 @@ pub mod model;
 mod node;
 mod overdue;
 mod pace;
+pub mod parking;
 mod placement;
 mod plan;
 mod ready;

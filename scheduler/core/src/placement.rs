@@ -1,7 +1,7 @@
 //! Which node runs a step. The policy is the field order of [`Score`].
 
 use std::cmp::Reverse;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use rollout::failure::Failure;
 use rollout::quantity::Request;
@@ -13,6 +13,7 @@ use crate::command::{Command, Target};
 use crate::config::{Now, PLACEMENTS_PER_PASS_MAX};
 use crate::group::{Detail, Place};
 use crate::hold::HoldCode;
+use crate::job::Job;
 use crate::lease::lost_outcome;
 use crate::member::At;
 use crate::node::{Node, Phase, Reservation, SandboxKey};
@@ -25,6 +26,8 @@ use crate::record::{Hold, Record};
 pub(crate) struct Score {
     /// It refused this step last.
     avoided: bool,
+    /// It was parked there: its layers are.
+    home: Reverse<bool>,
     /// Members of the group are there already: caches are warm.
     affinity: Reverse<bool>,
     /// Best fit: the fuller the tightest dimension would be, the better (in 1/1000).
@@ -49,6 +52,9 @@ impl Score {
             node.sandboxes.range(first..).next().is_some_and(|(key, _)| key.rollout.group == group);
         Some(Self {
             avoided: detail.is_some_and(|d| d.avoid.as_ref() == Some(&node.id)),
+            home: Reverse(
+                detail.and_then(|d| d.parked.as_ref()).is_some_and(|parked| parked.node == node.id),
+            ),
             affinity: Reverse(neighbour),
             tightness: Reverse(tightest(node, resources.charge())),
             starting: node.starting(),
@@ -96,6 +102,8 @@ impl Cluster {
     ) -> Placed {
         let mut pass = Placed::default();
         let mut placed = 0;
+        // Nodes where parked sessions that are called wait for room: nothing new goes there.
+        let mut waited_for: BTreeSet<NodeId> = BTreeSet::new();
         let mut walk = Walk::over(&self.ready);
         while let Some((key, class)) = walk.next() {
             if placed == PLACEMENTS_PER_PASS_MAX {
@@ -104,7 +112,9 @@ impl Cluster {
             }
             pass.looked_at += 1;
             let at = key.at();
-            let Some(job) = self.jobs.get(&key.job).filter(|job| job.places()) else {
+            let thaws = key.thaws.0;
+            let may = |job: &&Job| job.places() || thaws && job.cancel.is_none();
+            let Some(job) = self.jobs.get(&key.job).filter(may) else {
                 walk.skip_job(&self.ready, class, key);
                 continue;
             };
@@ -131,6 +141,7 @@ impl Cluster {
             let detail = group.details.get(&at.slot);
             let backend = job.plan.step(at.slot.step).backend;
             let offering = self.nodes.values().filter(|node| node.offers(backend));
+            let offering = offering.filter(|node| thaws || !waited_for.contains(&node.id));
             let best = offering.filter_map(|n| Score::of(n, at, &resources, detail)).min();
             if let Some(score) = best {
                 let reservation = (resources.charge(), Phase::Starting);
@@ -139,6 +150,15 @@ impl Cluster {
                 placed += 1;
                 walk.go_on(&self.ready, class, key);
                 continue;
+            }
+            if thaws {
+                let could = self.nodes.values().filter(|node| {
+                    let refused = detail.is_some_and(|d| node.refused_for_good(d).is_some());
+                    node.attached && node.offers(backend) && !refused && node.ever_fits(&resources)
+                });
+                let home = detail.and_then(|d| d.parked.as_ref()).map(|parked| parked.node.clone());
+                let best = could.max_by_key(|node| (Some(&node.id) == home.as_ref(), node.free().memory.0));
+                waited_for.extend(best.map(|node| node.id.clone()));
             }
             match self.give_up_if_never(now, at, backend, &resources, records) {
                 GaveUp::No => {}
@@ -198,6 +218,7 @@ impl Cluster {
         let base = group.base(&job.plan, at.slot).filter(|_| continue_from.is_none());
         let (base_id, base) = base.map(|saved| (saved.id, saved.checkpoint.clone())).unzip();
         let detail = group.detail(at.slot);
+        let parked = detail.parked.as_ref().map(|was| Box::new(was.parked.clone()));
         let attempt = at.attempt(detail.attempts);
         detail.attempts += 1;
         detail.generation = detail.generation.next();
@@ -219,7 +240,7 @@ impl Cluster {
         });
         let to = Target { node: node_id.clone(), incarnation, generation };
         let base = base.map(|checkpoint| Box::new((*checkpoint).clone()));
-        let start = Command::Start { to, attempt, continue_from, keep, base };
+        let start = Command::Start { to, attempt, continue_from, keep, base, parked };
         self.send_start(node_id, start, commands);
     }
 

@@ -23,6 +23,7 @@ impl Cluster {
         let mut plan = Plan::default();
         self.expire(now, &mut plan.records);
         self.end_overdue(now, &mut plan.records);
+        self.end_parked(now, &mut plan.records);
         self.wake_backoffs(now, &mut plan.records);
         self.give_up_asking(now);
         self.hand_over_keys(now, &mut plan.records);
@@ -40,6 +41,7 @@ impl Cluster {
         let timers = [
             self.backoff.first().map(|(due, _)| *due),
             self.overdue.first().map(|(due, _)| *due),
+            self.parked.first().map(|(due, _)| *due),
             self.nodes.values().map(|n| n.deadline).min(),
             self.keyed.asked.first().map(|(until, ..)| *until),
             credit_at,

@@ -18,10 +18,12 @@ use crate::member::{At, Member, Slot};
 const MEMBER_FIRST: Member = Member { sample: 0, refill: 0 };
 const MEMBER_LAST: Member = Member { sample: u32::MAX, refill: u32::MAX };
 
-/// Order of placement: priority, then the older job, then the earlier group (steps of admitted
+/// Order of placement: what was parked and is called, then priority, then the older job, then the earlier group (steps of admitted
 /// groups precede new ones), then the later step (finish what was begun), then the member.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct ReadyKey {
+    /// Parked sessions that are called come before all that is new.
+    pub thaws: Reverse<bool>,
     pub priority: Reverse<u8>,
     pub created_at: Timestamp,
     pub job: JobId,
@@ -31,8 +33,14 @@ pub(crate) struct ReadyKey {
 }
 
 impl ReadyKey {
-    pub fn of(job: &Job, at: At) -> Self {
+    pub fn of(job: &Job, group: &Group, at: At) -> Self {
+        let thaws = group.details.get(&at.slot).is_some_and(|detail| detail.parked.is_some());
+        Self { thaws: Reverse(thaws), ..Self::of_new(job, at) }
+    }
+
+    fn of_new(job: &Job, at: At) -> Self {
         Self {
+            thaws: Reverse(false),
             priority: Reverse(job.plan.admission.priority),
             created_at: job.created_at,
             job: job.id,
@@ -110,8 +118,11 @@ impl ReadyQueue {
     pub fn first_of(&self, job: &Job) -> Option<At> {
         let member =
             At { group: job.group_id(0), slot: Slot { member: MEMBER_FIRST, step: StepIndex(u8::MAX) } };
-        let first = ReadyKey::of(job, member);
-        let found = self.0.values().filter_map(|keys| keys.range(first..=first.end_of_job()).next());
+        let new = ReadyKey::of_new(job, member);
+        let firsts = [ReadyKey { thaws: Reverse(true), ..new }, new];
+        let found = self.0.values().flat_map(|keys| {
+            firsts.into_iter().filter_map(|first| keys.range(first..=first.end_of_job()).next())
+        });
         found.min().map(|key| key.at())
     }
 

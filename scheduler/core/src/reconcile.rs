@@ -86,6 +86,7 @@ impl Cluster {
             let Some(group) = job.groups.get(&at.group.index) else { continue };
             let place = group.details.get(&at.slot).and_then(|detail| detail.place.as_ref());
             let continue_from = place.and_then(|p| p.continue_from);
+            let parked = group.details.get(&at.slot).and_then(|detail| detail.parked.as_ref());
             let stop = job.stop(group);
             // A step that has not begun there still needs the sandbox it is to go on in.
             if !is_held && let Some(from) = continue_from {
@@ -116,6 +117,7 @@ impl Cluster {
                         continue_from,
                         keep: job.plan.continuation(at.slot.step).is_some(),
                         base: base.map(|saved| Box::new((*saved.checkpoint).clone())),
+                        parked: parked.map(|was| Box::new(was.parked.clone())),
                     });
                     again.push(at);
                 }

@@ -15,6 +15,7 @@ use crate::job::Job;
 use crate::lease::lost_outcome;
 use crate::member::{At, Member, Slot};
 use crate::node::{Node, Phase, Reservation, SandboxKey};
+use crate::parking::{ParkedAt, THAWS_FAILED_MAX};
 use crate::record::{CheckpointKind, Hold, LeaseState, Record};
 use crate::snapshot::{
     AttemptSnapshot, CheckpointSnapshot, GroupSnapshot, JobSnapshot, ResultSnapshot, RolloutSnapshot,
@@ -169,6 +170,11 @@ impl Cluster {
             let at = At { group, slot: Slot { member, step } };
             let Some(g) = self.group_mut(group) else { return };
             let state = g.state(at.slot);
+            if state == StepState::Parked {
+                g.set_state(at.slot, StepState::Waiting);
+                self.set_state(at, StepState::Parked);
+                continue;
+            }
             if !matches!(state, StepState::Ready | StepState::Backoff) {
                 continue;
             }
@@ -242,7 +248,17 @@ fn restore_rollout(now: Now, group: &mut Group, plan: &JobPlan, stored: &Rollout
         detail.attempts = detail.attempts.max(attempt.attempt.attempt + 1);
         detail.generation = detail.generation.max(attempt.generation);
         match &attempt.outcome {
-            Some(outcome) => note_end(detail, outcome),
+            Some(outcome) => {
+                note_end(detail, outcome);
+                let place = (attempt.node.clone(), attempt.incarnation);
+                let again = ParkedAt::new(now, place, attempt.attempt.attempt, outcome).map(Box::new);
+                let thawing = |was: &Box<ParkedAt>| {
+                    let infrastructure = outcome.failure.as_ref().is_some_and(|f| f.domain.infrastructure());
+                    let tries = attempt.attempt.attempt <= was.attempt + THAWS_FAILED_MAX;
+                    !attempt.started && infrastructure && tries
+                };
+                detail.parked = again.or_else(|| detail.parked.take().filter(thawing));
+            }
             None => {
                 let (node, from) = (attempt.node.clone(), attempt.continue_from);
                 let place = Place::new(node, attempt.incarnation, from);

@@ -1,6 +1,7 @@
 //! Sessions that run, for those who look for one: who holds which is known to the nodes alone.
 
 use rollout::plan::StepKind;
+use rollout::state::StepState;
 use rollout::{GroupId, JobId, NodeId, RolloutId, StepIndex};
 
 use crate::cluster::Cluster;
@@ -25,6 +26,10 @@ pub enum Whereabouts {
     /// Its sandbox is being made there.
     Starts(NodeId),
     Runs(NodeId),
+    /// It has no sandbox, until somebody calls.
+    Parked,
+    /// Somebody called: its sandbox comes back.
+    Thaws,
     /// It has ended, or there is no such step.
     Over,
 }
@@ -74,7 +79,12 @@ impl Cluster {
         if !group.holds(at.slot) || group.state(at.slot).is_final() {
             return Whereabouts::Over;
         }
+        if group.state(at.slot) == StepState::Parked {
+            return Whereabouts::Parked;
+        }
+        let thaws = group.details.get(&at.slot).is_some_and(|detail| detail.parked.is_some());
         match place(group, at.slot) {
+            Some(Place { started: false, .. }) | None if thaws => Whereabouts::Thaws,
             None => Whereabouts::Waits,
             Some(Place { node, started: false, .. }) => Whereabouts::Starts(node.clone()),
             Some(Place { node, .. }) => Whereabouts::Runs(node.clone()),

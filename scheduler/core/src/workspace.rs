@@ -80,6 +80,26 @@ impl Cluster {
         drop_old(detail, at, keep, 0, records);
     }
 
+    /// Keeps the workspace that a session goes on from, unless it was told before.
+    pub(crate) fn keep_parked(
+        &mut self,
+        attempt: AttemptId,
+        checkpoint: &Checkpoint,
+        records: &mut Vec<Record>,
+    ) {
+        let at = At::of(attempt);
+        let Some(job) = self.jobs.get_mut(&at.group.job) else { return };
+        let keep = job.plan.step(at.slot.step).checkpoint.keep;
+        let Some(group) = job.groups.get_mut(&at.group.index) else { return };
+        let detail = group.detail(at.slot);
+        let is_known = |saved: &Saved| saved.attempt == attempt.attempt && *saved.checkpoint == *checkpoint;
+        if !detail.taken.back().is_some_and(is_known) {
+            let saved = record_saved(detail, attempt, CheckpointKind::Every, checkpoint.clone(), records);
+            detail.taken.push_back(saved);
+            drop_old(detail, at, keep, 1, records);
+        }
+    }
+
     /// Will a step of the chain go on in the sandbox that `at` leaves?
     pub(crate) fn has_successor(&self, at: At) -> bool {
         let Some(job) = self.jobs.get(&at.group.job) else { return false };

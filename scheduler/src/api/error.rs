@@ -109,6 +109,8 @@ codes! {
     SandboxGone "sandbox_gone" NotFound;
     /// The sandbox is not ready yet.
     SandboxNotReady "sandbox_not_ready" Unavailable;
+    /// The sandbox is parked, and the call is not one to bring it back for.
+    SandboxParked "sandbox_parked" FailedPrecondition;
     /// A sandbox that was asked for ended before it was ready.
     SandboxNotStarted "sandbox_not_started" FailedPrecondition;
     /// A sandbox that was asked for found no room, or was not ready, in its time.

@@ -102,6 +102,7 @@ pub(super) async fn steps(service: &JobsService, text: &str) -> Result<v1::ListS
 fn attempt_row(row: v1::StepRow, attempt: &AttemptRow) -> v1::StepRow {
     let state = match &attempt.outcome {
         None => StepState::Running,
+        Some(outcome) if outcome.parked.is_some() => StepState::Parked,
         Some(outcome) if outcome.failure.is_none() => StepState::Succeeded,
         Some(_) => StepState::Failed,
     };
@@ -110,7 +111,8 @@ fn attempt_row(row: v1::StepRow, attempt: &AttemptRow) -> v1::StepRow {
         attempt: Some(attempt.attempt.attempt),
         generation: attempt.generation.0,
         node: attempt.node.to_string(),
-        outcome: attempt.outcome.as_deref().map(to_wire::outcome),
+        // Whose claim it is concerns its node alone.
+        outcome: attempt.outcome.as_deref().map(|o| v1::Outcome { parked: None, ..to_wire::outcome(o) }),
         placed_at_us: Some(attempt.placed_at.0),
         started_at_us: attempt.started_at.map(|at| at.0),
         ended_at_us: attempt.ended_at.map(|at| at.0),

@@ -1,14 +1,13 @@
-//! The bodies of a forwarded call: what was read of it already and the rest, and an answer that ends
-//! with a code also where its node does not.
+//! The bodies of a forwarded call: what was read of it already and the rest, which can be sent again to
+//! another node; and an answer that ends with a code also where its node does not.
 
-use std::collections::VecDeque;
 use std::pin::Pin;
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::task::{Context, Poll, ready};
 
 use http_body::{Frame, SizeHint};
 use rollout::NodeId;
-use tokio::sync::OwnedSemaphorePermit;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tonic::Status;
 use tonic::body::Body;
 use tonic::codegen::Bytes;
@@ -16,18 +15,104 @@ use tonic::codegen::http::HeaderMap;
 
 use super::channels::node_lost;
 
-/// Frames that were looked at, then those that follow.
-pub(super) struct Again {
-    first: VecDeque<Bytes>,
+/// Bytes of one call that are kept until its node has taken it.
+const CALL_KEPT_BYTES_MAX: usize = 5 << 20;
+/// The same of all calls, in KiB.
+pub(super) const KEPT_KIB_MAX: usize = 256 << 10;
+
+/// A call that may have to be sent to one node after the other.
+pub(super) struct Replay(Arc<Mutex<Call>>);
+
+struct Call {
     rest: Body,
+    /// What came, as long as it is kept, and what of it nobody took.
+    frames: Vec<Bytes>,
+    bytes: usize,
+    keeps: bool,
+    room: Arc<Semaphore>,
+    held: Option<OwnedSemaphorePermit>,
+    /// Counts who reads it; only the last does.
+    reader: u64,
+    over: bool,
     /// Why the rest broke off, for whoever hears from the transport only that it did.
     broken: Arc<OnceLock<Status>>,
 }
 
-impl Again {
-    pub(super) fn new(first: VecDeque<Bytes>, rest: Body, broken: Arc<OnceLock<Status>>) -> Self {
-        Self { first, rest, broken }
+impl Replay {
+    pub(super) fn new(
+        first: impl IntoIterator<Item = Bytes>,
+        rest: Body,
+        room: Arc<Semaphore>,
+        broken: Arc<OnceLock<Status>>,
+    ) -> Self {
+        let mut call = Call {
+            rest,
+            frames: Vec::new(),
+            bytes: 0,
+            keeps: true,
+            room,
+            held: None,
+            reader: 0,
+            over: false,
+            broken,
+        };
+        for frame in first {
+            call.keep(&frame);
+            call.frames.push(frame);
+        }
+        Self(Arc::new(Mutex::new(call)))
     }
+
+    /// From its beginning. Whoever read it before reads no more of it.
+    pub(super) fn body(&self) -> Again {
+        let mut call = lock(&self.0);
+        call.reader += 1;
+        Again { call: Arc::clone(&self.0), next: 0, reader: call.reader }
+    }
+
+    pub(super) fn can_be_sent_again(&self) -> bool {
+        lock(&self.0).keeps
+    }
+
+    /// A node has taken it.
+    pub(super) fn settle(&self) {
+        lock(&self.0).give_up();
+    }
+}
+
+fn lock(call: &Mutex<Call>) -> MutexGuard<'_, Call> {
+    call.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Call {
+    /// Counts a frame among what is kept, if there is room.
+    fn keep(&mut self, frame: &Bytes) {
+        if !self.keeps {
+            return;
+        }
+        self.bytes += frame.len();
+        let kib = u32::try_from(frame.len().div_ceil(1024)).unwrap_or(u32::MAX);
+        let room = Arc::clone(&self.room).try_acquire_many_owned(kib);
+        match room {
+            Ok(more) if self.bytes <= CALL_KEPT_BYTES_MAX => match &mut self.held {
+                Some(held) => held.merge(more),
+                None => self.held = Some(more),
+            },
+            Ok(_) | Err(_) => self.give_up(),
+        }
+    }
+
+    fn give_up(&mut self) {
+        self.keeps = false;
+        self.held = None;
+    }
+}
+
+/// One reading of a call.
+pub(super) struct Again {
+    call: Arc<Mutex<Call>>,
+    next: usize,
+    reader: u64,
 }
 
 impl http_body::Body for Again {
@@ -38,18 +123,49 @@ impl http_body::Body for Again {
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, Status>>> {
-        if let Some(data) = self.first.pop_front() {
-            return Poll::Ready(Some(Ok(Frame::data(data))));
+        let shared = Arc::clone(&self.call);
+        let mut call = lock(&shared);
+        if call.reader != self.reader {
+            return Poll::Ready(None);
         }
-        let frame = ready!(Pin::new(&mut self.rest).poll_frame(cx));
-        if let Some(Err(status)) = &frame {
-            self.broken.get_or_init(|| status.clone());
+        if let Some(frame) = call.frames.get(self.next).cloned() {
+            self.next += 1;
+            if !call.keeps && self.next == call.frames.len() {
+                call.frames.clear();
+                self.next = 0;
+            }
+            return Poll::Ready(Some(Ok(Frame::data(frame))));
+        }
+        if call.over {
+            return Poll::Ready(None);
+        }
+        let frame = ready!(Pin::new(&mut call.rest).poll_frame(cx));
+        match &frame {
+            Some(Ok(frame)) => {
+                if let Some(data) = frame.data_ref() {
+                    call.keep(data);
+                    if call.keeps {
+                        call.frames.push(data.clone());
+                        self.next = call.frames.len();
+                    } else {
+                        call.frames.clear();
+                        self.next = 0;
+                    }
+                }
+            }
+            Some(Err(status)) => {
+                call.over = true;
+                call.broken.get_or_init(|| status.clone());
+            }
+            None => call.over = true,
         }
         Poll::Ready(frame)
     }
 
     fn is_end_stream(&self) -> bool {
-        self.first.is_empty() && self.rest.is_end_stream()
+        let call = lock(&self.call);
+        call.reader != self.reader
+            || self.next >= call.frames.len() && (call.over || call.rest.is_end_stream())
     }
 
     fn size_hint(&self) -> SizeHint {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use rollout::checkpoint::Checkpoint;
 use rollout::failure::Failure;
-use rollout::outcome::{Outcome, Times};
+use rollout::outcome::{Outcome, Parked, Times};
 use rollout::plan::ResolvedStep;
 use rollout::{AttemptId, FailureCode, JobId, RolloutId, StepIndex};
 use rollout_wire::{to_wire, v1};
@@ -30,17 +30,19 @@ pub(super) struct StartOrder {
     continue_from: Option<AttemptId>,
     keep: bool,
     base: Option<Box<Checkpoint>>,
+    parked: Option<Box<Parked>>,
 }
 
 impl StartOrder {
     pub(super) fn of(outgoing: &Outgoing) -> Option<Self> {
         match outgoing {
-            Outgoing::Core(Command::Start { to, attempt, continue_from, keep, base }) => Some(Self {
+            Outgoing::Core(Command::Start { to, attempt, continue_from, keep, base, parked }) => Some(Self {
                 to: to.clone(),
                 attempt: *attempt,
                 continue_from: *continue_from,
                 keep: *keep,
                 base: base.clone(),
+                parked: parked.clone(),
             }),
             _ => None,
         }
@@ -99,6 +101,7 @@ impl Starts {
                 keep: order.keep,
                 inputs,
                 base: order.base.as_deref().map(to_wire::checkpoint),
+                parked: order.parked.as_deref().map(to_wire::parked),
             })
         });
         each.collect()

@@ -118,7 +118,7 @@ pub(super) const STATUSES: [Status; 5] =
     [Status::Completed, Status::Truncated, Status::Aborted, Status::Failed, Status::Cancelled];
 pub(super) const CLOSED_AS: [GroupClosedAs; 4] =
     [GroupClosedAs::Full, GroupClosedAs::Short, GroupClosedAs::Dropped, GroupClosedAs::Cancelled];
-pub(super) const STEP_STATES: [StepState; 8] = [
+pub(super) const STEP_STATES: [StepState; 9] = [
     StepState::Waiting,
     StepState::Ready,
     StepState::Backoff,
@@ -127,6 +127,7 @@ pub(super) const STEP_STATES: [StepState; 8] = [
     StepState::Failed,
     StepState::Skipped,
     StepState::Cancelled,
+    StepState::Parked,
 ];
 const LEASE_STATES: [LeaseState; 2] = [LeaseState::Alive, LeaseState::Lost];
 

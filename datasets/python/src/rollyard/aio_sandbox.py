@@ -157,9 +157,9 @@ class AsyncBox:
         """As `Box.forward`: `async with sb.forward(8000) as local`."""
         return AsyncForward(self._client, self._where, port, local_port)
 
-    async def pause(self, *, version: int | None = None) -> LifecycleInfo:
+    async def pause(self, *, version: int | None = None, park: bool = False) -> LifecycleInfo:
         """As `Box.pause`."""
-        return await self._run(calls.pause(self._where, version))
+        return await self._run(calls.pause(self._where, version, park))
 
     async def resume(self, *, version: int | None = None) -> LifecycleInfo:
         """As `Box.resume`."""

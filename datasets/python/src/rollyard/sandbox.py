@@ -146,10 +146,12 @@ class Box:
         `local_port` 0 takes a free one: see `Forward.address`."""
         return Forward(self._client.url, self._where, port, local_port)
 
-    def pause(self, *, version: int | None = None) -> LifecycleInfo:
+    def pause(self, *, version: int | None = None, park: bool = False) -> LifecycleInfo:
         """Stops its processes and gives back what memory can be given back; whatever is called next
-        resumes it. With `version` only if its lifecycle is at that version."""
-        return self._run(calls.pause(self._where, version))
+        resumes it. With `version` only if its lifecycle is at that version. With `park` its files are
+        saved, its processes end and its node is free of it: the next call brings it back with its files
+        and its recorded actions, there or on another node."""
+        return self._run(calls.pause(self._where, version, park))
 
     def resume(self, *, version: int | None = None) -> LifecycleInfo:
         """Lets its processes go on."""

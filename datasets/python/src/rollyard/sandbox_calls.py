@@ -203,8 +203,8 @@ def fork(where: Where, count: int, labels: Mapping[str, str] | None, key: str | 
     return [SandboxInfo.of(told) for told in reply.sandboxes]
 
 
-def pause(where: Where, version: int | None) -> Flow[LifecycleInfo]:
-    request = wire.PauseSandboxRequest(**where.fields(), version=version)
+def pause(where: Where, version: int | None, park: bool) -> Flow[LifecycleInfo]:
+    request = wire.PauseSandboxRequest(**where.fields(), version=version, park=park)
     return LifecycleInfo.of((yield Call("Pause", request, SERVICE)))
 
 

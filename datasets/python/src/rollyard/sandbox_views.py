@@ -18,7 +18,7 @@ class SandboxInfo:
     id: str
     """`ROLLOUT@NODE`"""
     state: str
-    """waiting, starting, running, paused or ended"""
+    """waiting, starting, running, paused, parked or ended"""
     node: str | None
     image: str
     labels: dict[str, str]

@@ -188,6 +188,19 @@ pub struct Pause {
     /// Only if its lifecycle is at this version
     #[arg(long, value_name = "VERSION")]
     pub version: Option<u64>,
+    /// All the way: its files are saved, its processes end and its node is free of it; the next call brings
+    /// it back, here or on another node
+    #[arg(long)]
+    pub park: bool,
+}
+
+#[derive(Debug, Args)]
+pub struct Resume {
+    /// The sandbox, as `rollyard sandbox ls` has it
+    pub sandbox: String,
+    /// Only if its lifecycle is at this version
+    #[arg(long, value_name = "VERSION")]
+    pub version: Option<u64>,
 }
 
 #[derive(Debug, Args)]

@@ -10,7 +10,9 @@ use rollout_wire::v1::{
 use super::Context;
 use super::begun::Begun;
 use super::specs::fresh_key;
-use crate::args::sandboxes::{Fork, Kill, Pair, Pause, SandboxCommand, SandboxCreate, SandboxId, SandboxLs};
+use crate::args::sandboxes::{
+    Fork, Kill, Pair, Pause, Resume, SandboxCommand, SandboxCreate, SandboxId, SandboxLs,
+};
 use crate::client::Client;
 use crate::error::Error;
 use crate::exit::ExitStatus;
@@ -135,12 +137,12 @@ pub async fn fork(context: &Context, args: &Fork) -> Result<ExitStatus, Error> {
 pub async fn pause(context: &Context, args: &Pause) -> Result<ExitStatus, Error> {
     let sandbox = named(&args.sandbox)?;
     let client = Client::connect(context.url()?).await?;
-    let request =
-        PauseSandboxRequest { sandbox: sandbox.clone(), claim: String::new(), version: args.version };
+    let (version, park) = (args.version, args.park);
+    let request = PauseSandboxRequest { sandbox: sandbox.clone(), claim: String::new(), version, park };
     print_lifecycle(context, &sandbox, client.done(client.sandboxes().pause(request).await)?)
 }
 
-pub async fn resume(context: &Context, args: &Pause) -> Result<ExitStatus, Error> {
+pub async fn resume(context: &Context, args: &Resume) -> Result<ExitStatus, Error> {
     let sandbox = named(&args.sandbox)?;
     let client = Client::connect(context.url()?).await?;
     let request =

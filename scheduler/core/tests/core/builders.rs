@@ -181,6 +181,7 @@ pub fn outcome(code: Option<FailureCode>, reward: Option<f32>) -> Box<Outcome> {
         image_digest: "host:0".into(),
         checkpoint: None,
         actions: None,
+        parked: None,
     })
 }
 
@@ -324,7 +325,7 @@ impl Yard {
         self.commands
             .iter()
             .filter_map(|c| match c {
-                Command::Start { to, attempt, continue_from, keep, base } => Some(Started {
+                Command::Start { to, attempt, continue_from, keep, base, .. } => Some(Started {
                     fence: Fence {
                         node: to.node.clone(),
                         incarnation: to.incarnation,

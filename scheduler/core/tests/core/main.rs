@@ -9,6 +9,7 @@ mod held;
 mod keyed;
 mod overdue;
 mod pace;
+mod parking;
 mod passes;
 mod random;
 mod refills;

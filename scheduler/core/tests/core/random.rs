@@ -194,7 +194,7 @@ impl World {
     fn obey(&mut self) {
         for command in std::mem::take(&mut self.yard.commands) {
             match command {
-                Command::Start { to, attempt, continue_from, keep, base } => {
+                Command::Start { to, attempt, continue_from, keep, base, .. } => {
                     let base = base.map(|checkpoint| checkpoint.id());
                     self.check_start(attempt, continue_from, base);
                     let holder = self.granted.entry((attempt, to.generation)).or_insert(to.incarnation);

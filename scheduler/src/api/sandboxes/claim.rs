@@ -8,12 +8,14 @@ use std::time::Duration;
 use futures::{StreamExt as _, stream};
 use rollout::{JobId, NodeId, RolloutId, SandboxId, StepIndex};
 use rollout_wire::v1;
+use scheduler_core::Event;
 use scheduler_core::sessions::{LiveSession, Whereabouts};
 use tokio::time::Instant;
 
 use super::{Refused, SandboxesService, client};
 use crate::api::submit::check_key;
 use crate::api::{ApiError, job_id};
+use crate::inbox::Input;
 
 /// Bytes of the name of a driver.
 const DRIVER_BYTES_MAX: usize = 255;
@@ -167,6 +169,9 @@ pub(super) async fn claim(
         }
         let found = desk.find(&round).await;
         drop(desk);
+        if found.is_none() {
+            round.call_parked().await?;
+        }
         if let Some((live, session)) = found {
             listening.pass_on();
             let session = Some(told(service, live, session).await?);
@@ -192,6 +197,31 @@ struct Round<'a> {
     wanted: Option<RolloutId>,
     /// No node is waited for any longer.
     until: Instant,
+}
+
+impl Round<'_> {
+    /// Sessions without a sandbox that the driver held, or asks for, come back: one that nobody holds too,
+    /// if no other was found. What comes of it is news.
+    async fn call_parked(&self) -> Result<(), Refused> {
+        let (job, wanted, driver) = (self.job, self.wanted, self.request.driver.clone());
+        let held_only = self.request.held_only;
+        let asked = self.service.jobs.ask(move |cluster, _| {
+            let parked = cluster.parked_sessions(job).into_iter();
+            let of_theirs = parked.filter(|found| wanted.is_none_or(|wanted| wanted == found.rollout));
+            of_theirs
+                .filter(|found| match &found.driver {
+                    Some(held_by) => *held_by == driver,
+                    None => !held_only,
+                })
+                .take(1)
+                .collect::<Vec<_>>()
+        });
+        for found in asked.await?.unwrap_or_default() {
+            let event = Event::Thaw { rollout: found.rollout, step: found.step };
+            self.service.jobs.inbox.send(Input::Event(event)).await?;
+        }
+        Ok(())
+    }
 }
 
 impl Desk {

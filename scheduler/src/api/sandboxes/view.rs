@@ -18,6 +18,7 @@ use crate::store::{SandboxRow, only_rollout};
 
 const ENDED: &str = "ended";
 const RUNNING: &str = "running";
+const PARKED: &str = "parked";
 /// How long a node may take to say how a sandbox is; it is shown as running then.
 const STATE_ANSWER_MAX: Duration = Duration::from_secs(1);
 /// Sandboxes of one list that nodes are asked about at once.
@@ -63,19 +64,28 @@ fn behind(token: &str) -> Option<(Timestamp, JobId)> {
     Some((Timestamp(at.parse().ok()?), job.parse().ok()?))
 }
 
-/// With what only its node knows: whether it is paused.
+/// With what the books and its node know: whether it is parked or paused, and where it is now.
 async fn as_it_is(service: &SandboxesService, shown: v1::Sandbox) -> v1::Sandbox {
     if shown.state != RUNNING {
         return shown;
     }
-    let Some(channel) = shown.node.parse().ok().and_then(|node| service.channels.to(&NodeId(node)).ok())
-    else {
-        return shown;
-    };
+    if let Ok(id) = sandbox_id(&shown.id) {
+        match whereabouts(service, &id).await {
+            Ok(Whereabouts::Parked) => return v1::Sandbox { state: PARKED.to_owned(), ..shown },
+            Ok(Whereabouts::Thaws) => return v1::Sandbox { state: "starting".to_owned(), ..shown },
+            Ok(Whereabouts::Runs(node)) => return as_its_node_has_it(service, shown, node).await,
+            Ok(Whereabouts::Waits | Whereabouts::Starts(_) | Whereabouts::Over) | Err(_) => {}
+        }
+    }
+    shown
+}
+
+async fn as_its_node_has_it(service: &SandboxesService, shown: v1::Sandbox, node: NodeId) -> v1::Sandbox {
+    let Ok(channel) = service.channels.to(&node) else { return shown };
     let mut client = client(channel);
     let asked = client.get(v1::GetSandboxRequest { sandbox: shown.id.clone() });
     match tokio::time::timeout(STATE_ANSWER_MAX, asked).await {
-        Ok(Ok(told)) => v1::Sandbox { state: told.into_inner().state, ..shown },
+        Ok(Ok(told)) => v1::Sandbox { state: told.into_inner().state, node: node.to_string(), ..shown },
         Ok(Err(status)) => {
             tracing::debug!(sandbox = shown.id, %status, "a node did not say how a sandbox is");
             shown
@@ -133,7 +143,8 @@ async fn session(service: &SandboxesService, id: SandboxId, text: &str) -> Resul
     let state = match whereabouts {
         Whereabouts::Over => ENDED,
         Whereabouts::Waits => "waiting",
-        Whereabouts::Starts(_) => "starting",
+        Whereabouts::Starts(_) | Whereabouts::Thaws => "starting",
+        Whereabouts::Parked => PARKED,
         Whereabouts::Runs(_) => RUNNING,
     };
     let node = last.map(|last| last.node.clone());

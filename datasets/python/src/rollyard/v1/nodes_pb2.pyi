@@ -177,7 +177,7 @@ class AttemptRef(_message.Message):
     def __init__(self, rollout: _Optional[str] = ..., step: _Optional[int] = ..., attempt: _Optional[int] = ...) -> None: ...
 
 class StartAttempt(_message.Message):
-    __slots__ = ("attempt", "generation", "step", "continue_from", "keep", "inputs", "base")
+    __slots__ = ("attempt", "generation", "step", "continue_from", "keep", "inputs", "base", "parked")
     ATTEMPT_FIELD_NUMBER: _ClassVar[int]
     GENERATION_FIELD_NUMBER: _ClassVar[int]
     STEP_FIELD_NUMBER: _ClassVar[int]
@@ -185,6 +185,7 @@ class StartAttempt(_message.Message):
     KEEP_FIELD_NUMBER: _ClassVar[int]
     INPUTS_FIELD_NUMBER: _ClassVar[int]
     BASE_FIELD_NUMBER: _ClassVar[int]
+    PARKED_FIELD_NUMBER: _ClassVar[int]
     attempt: AttemptRef
     generation: int
     step: Step
@@ -192,7 +193,42 @@ class StartAttempt(_message.Message):
     keep: bool
     inputs: _containers.RepeatedCompositeFieldContainer[Input]
     base: Checkpoint
-    def __init__(self, attempt: _Optional[_Union[AttemptRef, _Mapping]] = ..., generation: _Optional[int] = ..., step: _Optional[_Union[Step, _Mapping]] = ..., continue_from: _Optional[_Union[AttemptRef, _Mapping]] = ..., keep: bool = ..., inputs: _Optional[_Iterable[_Union[Input, _Mapping]]] = ..., base: _Optional[_Union[Checkpoint, _Mapping]] = ...) -> None: ...
+    parked: Parked
+    def __init__(self, attempt: _Optional[_Union[AttemptRef, _Mapping]] = ..., generation: _Optional[int] = ..., step: _Optional[_Union[Step, _Mapping]] = ..., continue_from: _Optional[_Union[AttemptRef, _Mapping]] = ..., keep: bool = ..., inputs: _Optional[_Iterable[_Union[Input, _Mapping]]] = ..., base: _Optional[_Union[Checkpoint, _Mapping]] = ..., parked: _Optional[_Union[Parked, _Mapping]] = ...) -> None: ...
+
+class Parked(_message.Message):
+    __slots__ = ("log", "claim", "ran_ms", "time_left_ms", "idle_left_ms", "version")
+    LOG_FIELD_NUMBER: _ClassVar[int]
+    CLAIM_FIELD_NUMBER: _ClassVar[int]
+    RAN_MS_FIELD_NUMBER: _ClassVar[int]
+    TIME_LEFT_MS_FIELD_NUMBER: _ClassVar[int]
+    IDLE_LEFT_MS_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    log: StoredLog
+    claim: ParkedClaim
+    ran_ms: int
+    time_left_ms: int
+    idle_left_ms: int
+    version: int
+    def __init__(self, log: _Optional[_Union[StoredLog, _Mapping]] = ..., claim: _Optional[_Union[ParkedClaim, _Mapping]] = ..., ran_ms: _Optional[int] = ..., time_left_ms: _Optional[int] = ..., idle_left_ms: _Optional[int] = ..., version: _Optional[int] = ...) -> None: ...
+
+class StoredLog(_message.Message):
+    __slots__ = ("sha256", "size")
+    SHA256_FIELD_NUMBER: _ClassVar[int]
+    SIZE_FIELD_NUMBER: _ClassVar[int]
+    sha256: str
+    size: int
+    def __init__(self, sha256: _Optional[str] = ..., size: _Optional[int] = ...) -> None: ...
+
+class ParkedClaim(_message.Message):
+    __slots__ = ("driver", "token", "ttl_ms")
+    DRIVER_FIELD_NUMBER: _ClassVar[int]
+    TOKEN_FIELD_NUMBER: _ClassVar[int]
+    TTL_MS_FIELD_NUMBER: _ClassVar[int]
+    driver: str
+    token: str
+    ttl_ms: int
+    def __init__(self, driver: _Optional[str] = ..., token: _Optional[str] = ..., ttl_ms: _Optional[int] = ...) -> None: ...
 
 class Checkpoint(_message.Message):
     __slots__ = ("image", "layers")
@@ -352,7 +388,7 @@ class AttemptRefused(_message.Message):
     def __init__(self, attempt: _Optional[_Union[AttemptRef, _Mapping]] = ..., generation: _Optional[int] = ..., message: _Optional[str] = ..., **kwargs) -> None: ...
 
 class Step(_message.Message):
-    __slots__ = ("name", "kind", "shell", "argv", "image", "user", "workdir", "env", "files", "outputs", "resources", "timeout_ms", "start_timeout_ms", "grace_ms", "grader", "per", "checkpoint_after", "checkpoint_every_ms", "layers", "health_check", "session", "idle", "backend")
+    __slots__ = ("name", "kind", "shell", "argv", "image", "user", "workdir", "env", "files", "outputs", "resources", "timeout_ms", "start_timeout_ms", "grace_ms", "grader", "per", "checkpoint_after", "checkpoint_every_ms", "layers", "health_check", "session", "idle", "backend", "best_effort")
     class EnvEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -383,6 +419,7 @@ class Step(_message.Message):
     SESSION_FIELD_NUMBER: _ClassVar[int]
     IDLE_FIELD_NUMBER: _ClassVar[int]
     BACKEND_FIELD_NUMBER: _ClassVar[int]
+    BEST_EFFORT_FIELD_NUMBER: _ClassVar[int]
     name: str
     kind: str
     shell: str
@@ -406,7 +443,8 @@ class Step(_message.Message):
     session: SessionStep
     idle: Idle
     backend: str
-    def __init__(self, name: _Optional[str] = ..., kind: _Optional[str] = ..., shell: _Optional[str] = ..., argv: _Optional[_Union[Argv, _Mapping]] = ..., image: _Optional[str] = ..., user: _Optional[str] = ..., workdir: _Optional[str] = ..., env: _Optional[_Mapping[str, str]] = ..., files: _Optional[_Iterable[_Union[File, _Mapping]]] = ..., outputs: _Optional[_Iterable[_Union[Output, _Mapping]]] = ..., resources: _Optional[_Union[Resources, _Mapping]] = ..., timeout_ms: _Optional[int] = ..., start_timeout_ms: _Optional[int] = ..., grace_ms: _Optional[int] = ..., grader: _Optional[_Union[Grader, _Mapping]] = ..., per: _Optional[str] = ..., checkpoint_after: bool = ..., checkpoint_every_ms: _Optional[int] = ..., layers: _Optional[_Iterable[str]] = ..., health_check: _Optional[_Union[HealthCheck, _Mapping]] = ..., session: _Optional[_Union[SessionStep, _Mapping]] = ..., idle: _Optional[_Union[Idle, _Mapping]] = ..., backend: _Optional[str] = ...) -> None: ...
+    best_effort: bool
+    def __init__(self, name: _Optional[str] = ..., kind: _Optional[str] = ..., shell: _Optional[str] = ..., argv: _Optional[_Union[Argv, _Mapping]] = ..., image: _Optional[str] = ..., user: _Optional[str] = ..., workdir: _Optional[str] = ..., env: _Optional[_Mapping[str, str]] = ..., files: _Optional[_Iterable[_Union[File, _Mapping]]] = ..., outputs: _Optional[_Iterable[_Union[Output, _Mapping]]] = ..., resources: _Optional[_Union[Resources, _Mapping]] = ..., timeout_ms: _Optional[int] = ..., start_timeout_ms: _Optional[int] = ..., grace_ms: _Optional[int] = ..., grader: _Optional[_Union[Grader, _Mapping]] = ..., per: _Optional[str] = ..., checkpoint_after: bool = ..., checkpoint_every_ms: _Optional[int] = ..., layers: _Optional[_Iterable[str]] = ..., health_check: _Optional[_Union[HealthCheck, _Mapping]] = ..., session: _Optional[_Union[SessionStep, _Mapping]] = ..., idle: _Optional[_Union[Idle, _Mapping]] = ..., backend: _Optional[str] = ..., best_effort: bool = ...) -> None: ...
 
 class SessionStep(_message.Message):
     __slots__ = ("idle_timeout_ms", "max_actions", "takes_reward", "unclaimed")
@@ -548,7 +586,7 @@ class Range(_message.Message):
     def __init__(self, low: _Optional[float] = ..., high: _Optional[float] = ...) -> None: ...
 
 class Outcome(_message.Message):
-    __slots__ = ("failure", "exit_code", "signal", "oom", "timed_out", "stdout", "stderr", "artifacts", "reward", "times", "usage", "image_digest", "checkpoint", "actions")
+    __slots__ = ("failure", "exit_code", "signal", "oom", "timed_out", "stdout", "stderr", "artifacts", "reward", "times", "usage", "image_digest", "checkpoint", "actions", "parked")
     FAILURE_FIELD_NUMBER: _ClassVar[int]
     EXIT_CODE_FIELD_NUMBER: _ClassVar[int]
     SIGNAL_FIELD_NUMBER: _ClassVar[int]
@@ -563,6 +601,7 @@ class Outcome(_message.Message):
     IMAGE_DIGEST_FIELD_NUMBER: _ClassVar[int]
     CHECKPOINT_FIELD_NUMBER: _ClassVar[int]
     ACTIONS_FIELD_NUMBER: _ClassVar[int]
+    PARKED_FIELD_NUMBER: _ClassVar[int]
     failure: Failure
     exit_code: int
     signal: int
@@ -577,7 +616,8 @@ class Outcome(_message.Message):
     image_digest: str
     checkpoint: Checkpoint
     actions: int
-    def __init__(self, failure: _Optional[_Union[Failure, _Mapping]] = ..., exit_code: _Optional[int] = ..., signal: _Optional[int] = ..., oom: bool = ..., timed_out: bool = ..., stdout: _Optional[_Union[Captured, _Mapping]] = ..., stderr: _Optional[_Union[Captured, _Mapping]] = ..., artifacts: _Optional[_Iterable[_Union[Artifact, _Mapping]]] = ..., reward: _Optional[_Union[Reward, _Mapping]] = ..., times: _Optional[_Union[Times, _Mapping]] = ..., usage: _Optional[_Union[Usage, _Mapping]] = ..., image_digest: _Optional[str] = ..., checkpoint: _Optional[_Union[Checkpoint, _Mapping]] = ..., actions: _Optional[int] = ...) -> None: ...
+    parked: Parked
+    def __init__(self, failure: _Optional[_Union[Failure, _Mapping]] = ..., exit_code: _Optional[int] = ..., signal: _Optional[int] = ..., oom: bool = ..., timed_out: bool = ..., stdout: _Optional[_Union[Captured, _Mapping]] = ..., stderr: _Optional[_Union[Captured, _Mapping]] = ..., artifacts: _Optional[_Iterable[_Union[Artifact, _Mapping]]] = ..., reward: _Optional[_Union[Reward, _Mapping]] = ..., times: _Optional[_Union[Times, _Mapping]] = ..., usage: _Optional[_Union[Usage, _Mapping]] = ..., image_digest: _Optional[str] = ..., checkpoint: _Optional[_Union[Checkpoint, _Mapping]] = ..., actions: _Optional[int] = ..., parked: _Optional[_Union[Parked, _Mapping]] = ...) -> None: ...
 
 class Failure(_message.Message):
     __slots__ = ("code", "domain", "message")
@@ -646,11 +686,13 @@ class Times(_message.Message):
     def __init__(self, taken_at_us: _Optional[int] = ..., started_at_us: _Optional[int] = ..., ended_at_us: _Optional[int] = ..., boot_ms: _Optional[int] = ..., run_ms: _Optional[int] = ..., checkpoint_ms: _Optional[int] = ...) -> None: ...
 
 class Usage(_message.Message):
-    __slots__ = ("cpu_ms", "memory_peak_bytes", "disk_peak_bytes")
+    __slots__ = ("cpu_ms", "memory_peak_bytes", "disk_peak_bytes", "memory_held_peak_bytes")
     CPU_MS_FIELD_NUMBER: _ClassVar[int]
     MEMORY_PEAK_BYTES_FIELD_NUMBER: _ClassVar[int]
     DISK_PEAK_BYTES_FIELD_NUMBER: _ClassVar[int]
+    MEMORY_HELD_PEAK_BYTES_FIELD_NUMBER: _ClassVar[int]
     cpu_ms: int
     memory_peak_bytes: int
     disk_peak_bytes: int
-    def __init__(self, cpu_ms: _Optional[int] = ..., memory_peak_bytes: _Optional[int] = ..., disk_peak_bytes: _Optional[int] = ...) -> None: ...
+    memory_held_peak_bytes: int
+    def __init__(self, cpu_ms: _Optional[int] = ..., memory_peak_bytes: _Optional[int] = ..., disk_peak_bytes: _Optional[int] = ..., memory_held_peak_bytes: _Optional[int] = ...) -> None: ...

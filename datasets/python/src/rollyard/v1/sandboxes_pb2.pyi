@@ -654,14 +654,16 @@ class ForwardOutput(_message.Message):
     def __init__(self, opened: bool = ..., data: _Optional[bytes] = ..., closed: bool = ...) -> None: ...
 
 class PauseSandboxRequest(_message.Message):
-    __slots__ = ("sandbox", "claim", "version")
+    __slots__ = ("sandbox", "claim", "version", "park")
     SANDBOX_FIELD_NUMBER: _ClassVar[int]
     CLAIM_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
+    PARK_FIELD_NUMBER: _ClassVar[int]
     sandbox: str
     claim: str
     version: int
-    def __init__(self, sandbox: _Optional[str] = ..., claim: _Optional[str] = ..., version: _Optional[int] = ...) -> None: ...
+    park: bool
+    def __init__(self, sandbox: _Optional[str] = ..., claim: _Optional[str] = ..., version: _Optional[int] = ..., park: bool = ...) -> None: ...
 
 class ResumeSandboxRequest(_message.Message):
     __slots__ = ("sandbox", "claim", "version")

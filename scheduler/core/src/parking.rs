@@ -1,0 +1,173 @@
+//! Sessions without a sandbox: saved, ended on their node, and back at the next call.
+//!
+//! ```text
+//! Running ──ended as parked──> Parked ──thaw──> Ready (before all new work) ──placed──> Running
+//!                                │
+//!                                └──its idle timeout, its timeout──> ended, without a node
+//! ```
+//! Invariant: what is parked is charged to no node.
+//! Invariant: until the sandbox that goes on is ready, the session is as it was parked: a node that is lost
+//! or refuses meanwhile costs a delay.
+
+use rollout::classify::{Counters, SessionEnd, SessionFacts, classify_session};
+use rollout::outcome::{Outcome, Parked, Times};
+use rollout::state::StepState;
+use rollout::{BootTime, Bytes, IncarnationId, Millis, NodeId, RolloutId, StepIndex, Timestamp};
+
+use crate::cluster::Cluster;
+use crate::config::Now;
+use crate::group::{Detail, Place};
+use crate::member::{At, Member, Slot};
+use crate::record::Record;
+
+/// Sandboxes to go on in that may fail before they are ready; with one more the step has failed.
+pub(crate) const THAWS_FAILED_MAX: u32 = 3;
+
+/// A session that has no sandbox, or whose next one is not ready yet.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct ParkedAt {
+    pub parked: Parked,
+    pub actions: Option<u64>,
+    pub node: NodeId,
+    pub incarnation: IncarnationId,
+    /// The attempt that was parked.
+    pub attempt: u32,
+    pub at: Timestamp,
+    /// Then it ends, if nobody calls.
+    pub due: BootTime,
+}
+
+impl ParkedAt {
+    pub fn new(now: Now, place: (NodeId, IncarnationId), attempt: u32, outcome: &Outcome) -> Option<Self> {
+        let parked = outcome.parked.as_deref()?.clone();
+        let (left, at) = (parked.left(), outcome.times.ended_at);
+        // The wall of the node may be another one: no longer than it has from now on.
+        let wall = now.boot_at(Timestamp(
+            at.0.saturating_add(i64::try_from(left.0.saturating_mul(1000)).unwrap_or(i64::MAX)),
+        ));
+        let due = wall.min(now.boot.after(left));
+        let (node, incarnation) = place;
+        Some(Self { parked, actions: outcome.actions, node, incarnation, attempt, at, due })
+    }
+}
+
+impl Detail {
+    /// A sandbox for it failed before it was ready, and it may have another.
+    pub(crate) fn may_thaw_again(&self) -> bool {
+        self.parked.as_ref().is_some_and(|parked| self.attempts <= parked.attempt + 1 + THAWS_FAILED_MAX)
+    }
+}
+
+/// A parked session, for those who look for one.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ParkedSession {
+    pub rollout: RolloutId,
+    pub step: StepIndex,
+    pub driver: Option<String>,
+}
+
+impl Cluster {
+    /// The sandbox of a session is gone and its files are `checkpoint`, which is stored.
+    pub(crate) fn park(&mut self, at: At, parked: ParkedAt, records: &mut Vec<Record>) {
+        let Some(group) = self.group_mut(at.group) else { return };
+        group.detail(at.slot).parked = Some(Box::new(parked));
+        self.record_state(at, StepState::Parked, records);
+    }
+
+    /// Somebody calls a session: if it is parked, it goes on.
+    pub(crate) fn thaw(&mut self, now: Now, rollout: RolloutId, step: StepIndex, records: &mut Vec<Record>) {
+        let at = At { group: rollout.group, slot: Slot { member: Member::of(rollout), step } };
+        let Some(group) = self.group_mut(at.group) else { return };
+        if !group.holds(at.slot) || group.state(at.slot) != StepState::Parked {
+            return;
+        }
+        // The stored state stays: after a restart the next call asks again.
+        self.set_state(at, StepState::Waiting);
+        self.advance(now, at.group, at.slot.member, records);
+    }
+
+    /// Ends what was parked for as long as it may be. It takes an attempt for that, so that rows and a
+    /// restart tell why.
+    pub(crate) fn end_parked(&mut self, now: Now, records: &mut Vec<Record>) {
+        while let Some(&(due, at)) = self.parked.first()
+            && due <= now.boot
+        {
+            self.end_one(now, at, records);
+            // Whatever came of it, it is not looked at again.
+            self.parked.remove(&(due, at));
+        }
+    }
+
+    fn end_one(&mut self, now: Now, at: At, records: &mut Vec<Record>) {
+        let Some(job) = self.jobs.get(&at.group.job) else { return };
+        let Some(group) = job.groups.get(&at.group.index) else { return };
+        let step = job.plan.step(at.slot.step);
+        let Some(session) = step.work.session().copied() else { return };
+        let limit = job.resources(group, at.slot.step).limit;
+        let Some(detail) = group.details.get(&at.slot) else { return };
+        let Some(was) = detail.parked.clone() else { return };
+        let checkpoint = detail.taken.back().map(|saved| (*saved.checkpoint).clone());
+        let Parked { ran, time_left, idle_left, .. } = was.parked;
+        let ran = Millis(ran.0.saturating_add(was.parked.left().0));
+        let is_late = time_left <= idle_left;
+        let end =
+            if is_late { SessionEnd::Deadline } else { SessionEnd::Silent { idle: session.idle_timeout } };
+        let facts = SessionFacts {
+            end,
+            unclaimed: session.unclaimed,
+            run: ran,
+            timeout: ran,
+            limit,
+            counters: Counters::default(),
+            outputs: &[],
+        };
+        let failure = classify_session(&facts);
+        let timed_out = is_late && failure.is_some();
+        let outcome = Outcome {
+            actions: was.actions,
+            timed_out,
+            ..match checkpoint {
+                Some(checkpoint) => Outcome::found(checkpoint, Times::at(now.wall)),
+                None => return,
+            }
+        };
+        let outcome = Outcome { failure, ..outcome };
+        self.set_state(at, StepState::Running);
+        let Some(group) = self.group_mut(at.group) else { return };
+        let detail = group.detail(at.slot);
+        detail.parked = None;
+        let attempt = at.attempt(detail.attempts);
+        detail.attempts += 1;
+        detail.generation = detail.generation.next();
+        let (generation, node, incarnation) = (detail.generation, was.node.clone(), was.incarnation);
+        detail.place = Some(Place::new(node.clone(), incarnation, None));
+        let (continue_from, base) = (None, None);
+        records.push(Record::AttemptPlaced { attempt, generation, node, incarnation, continue_from, base });
+        self.accept_end(now, attempt, Box::new(outcome), false, records);
+    }
+
+    /// The sessions of a job that have no sandbox.
+    pub fn parked_sessions(&self, job: rollout::JobId) -> Vec<ParkedSession> {
+        let Some(job) = self.jobs.get(&job) else { return Vec::new() };
+        let mut found = Vec::new();
+        for (&index, group) in &job.groups {
+            for (slot, detail) in &group.details {
+                let Some(was) = detail.parked.as_ref() else { continue };
+                if group.state(*slot) == StepState::Parked {
+                    found.push(ParkedSession {
+                        rollout: slot.member.in_group(job.group_id(index)),
+                        step: slot.step,
+                        driver: was.parked.claim.as_ref().map(|claim| claim.driver.clone()),
+                    });
+                }
+            }
+        }
+        found
+    }
+}
+
+/// Bytes a checkpoint takes in the blob store.
+pub(crate) fn packed(detail: &Detail) -> Bytes {
+    let layers = detail.taken.back().into_iter().flat_map(|saved| &saved.checkpoint.layers);
+    Bytes(layers.map(|layer| layer.packed.0).sum())
+}

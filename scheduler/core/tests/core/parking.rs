@@ -1,0 +1,216 @@
+//! Sessions without a sandbox: charged to no node, back at the next call before anything new, ended at
+//! their deadlines without a node, and the same after every restart.
+
+use rollout::failure::{Failure, Status};
+use rollout::outcome::{Outcome, Parked, ParkedClaim};
+use rollout::{FailureCode, Millis, RolloutId, StepIndex, Timestamp};
+use scheduler_core::event::RefusalClass;
+use scheduler_core::sessions::Whereabouts;
+use scheduler_core::{Command, Event, ExplainTarget};
+
+use crate::builders::*;
+
+const TALK: StepIndex = StepIndex(0);
+
+fn rollout(sample: u32) -> RolloutId {
+    RolloutId { group: JOB_GROUP, sample, refill: 0 }
+}
+
+fn begin(yard: &mut Yard, started: &Started) {
+    let (at, attempt) = (started.fence.clone(), started.attempt);
+    yard.event(Event::AttemptStarted { at, attempt, started_at: Timestamp(5) });
+}
+
+fn parked(yard: &Yard, of: &Started, time_left: u64, idle_left: u64) -> Box<Outcome> {
+    let mut parked = outcome(None, None);
+    parked.checkpoint = Some(workspace_of(of.attempt));
+    parked.actions = Some(2);
+    parked.times.ended_at = yard.now.wall;
+    let claim = ParkedClaim { driver: "d".into(), token: "t".into(), ttl: Millis(5_000) };
+    parked.parked = Some(Box::new(Parked {
+        log: None,
+        claim: Some(claim),
+        ran: Millis(1_000),
+        time_left: Millis(time_left),
+        idle_left: Millis(idle_left),
+        version: 3,
+    }));
+    parked
+}
+
+/// A session that was parked on `n1`.
+fn away() -> (Yard, Started) {
+    let mut yard = Yard::with(plan(1, vec![session("talk", &[], true)]), 1);
+    yard.attach("n1", 1, 1000);
+    let talk = yard.starts().remove(0);
+    begin(&mut yard, &talk);
+    let outcome = parked(&yard, &talk, 50_000, 20_000);
+    yard.end_with(&talk, outcome);
+    (yard, talk)
+}
+
+fn call(yard: &mut Yard) {
+    yard.event(Event::Thaw { rollout: rollout(0), step: TALK });
+}
+
+fn used(yard: &Yard) -> u64 {
+    yard.cluster.nodes().iter().map(|node| node.used.cpu.0 + node.used.memory.0).sum()
+}
+
+#[test]
+fn a_parked_session_takes_nothing_and_the_next_call_brings_it_back_with_its_files() {
+    let (mut yard, talk) = away();
+    for restarts in 0..2 {
+        assert_eq!(yard.cluster.whereabouts(rollout(0), TALK), Whereabouts::Parked, "{restarts}");
+        assert_eq!((used(&yard), yard.ends().len(), yard.starts().len()), (0, 0, 0));
+        assert!(yard.cluster.has_sessions_left(JOB));
+        let found = yard.cluster.parked_sessions(JOB);
+        assert_eq!((found.len(), found[0].driver.as_deref()), (1, Some("d")));
+        let why = yard.cluster.explain(yard.now, ExplainTarget::Step(rollout(0), TALK)).unwrap();
+        assert!(why.lines[0].contains("resumes on the next call"), "{why:?}");
+        yard.restart();
+    }
+    yard.attach("n1", 1, 1000);
+    call(&mut yard);
+    let start = yard.commands.iter().find_map(|command| match command {
+        Command::Start { attempt, base, parked, to, .. } => Some((attempt, base, parked, to)),
+        _ => None,
+    });
+    let (attempt, base, parked, to) = start.expect("it is placed");
+    assert_eq!((attempt.attempt, to.generation > talk.fence.generation), (1, true));
+    assert_eq!(base.as_deref(), Some(&workspace_of(talk.attempt)));
+    assert_eq!(parked.as_ref().map(|parked| parked.version), Some(3));
+    assert_eq!(yard.cluster.whereabouts(rollout(0), TALK), Whereabouts::Thaws);
+    let back = yard.starts().remove(0);
+    begin(&mut yard, &back);
+    assert_eq!(yard.cluster.whereabouts(rollout(0), TALK), Whereabouts::Runs(node("n1")));
+    call(&mut yard);
+    assert!(yard.starts().is_empty(), "it runs already");
+    yard.end(&back, None, Some(0.5));
+    let end = yard.ends()[0];
+    assert_eq!((end.status, end.reward.as_ref().map(|r| r.value)), (Status::Completed, Some(0.5)));
+}
+
+#[test]
+fn it_outlives_its_node_and_goes_on_elsewhere() {
+    let (mut yard, _) = away();
+    yard.attach("n1", 2, 1000);
+    yard.later(Millis(1_000));
+    yard.attach("n2", 3, 1000);
+    yard.event(Event::LeaseMissing { node: node("n1"), incarnation: rollout::IncarnationId::from_bits(2) });
+    assert_eq!(yard.cluster.whereabouts(rollout(0), TALK), Whereabouts::Parked);
+    call(&mut yard);
+    assert_eq!(yard.starts()[0].fence.node, node("n2"));
+}
+
+#[test]
+fn a_sandbox_lost_before_it_is_ready_costs_a_delay_and_too_many_end_it() {
+    let (mut yard, _) = away();
+    for tries in 0..10 {
+        call(&mut yard);
+        yard.later(Millis(1_000));
+        let starts = yard.starts();
+        let Some(start) = starts.first() else {
+            if yard.cluster.whereabouts(rollout(0), TALK) != Whereabouts::Thaws {
+                break;
+            }
+            continue;
+        };
+        assert!(tries < 9, "it is tried for ever");
+        let failed = outcome(Some(FailureCode::StartFailed), None);
+        yard.end_with(&start.clone(), failed);
+        yard.restart();
+        yard.attach("n1", 1, 1000);
+    }
+}
+
+#[test]
+fn a_refusal_leaves_it_parked_and_a_bad_checkpoint_is_the_end_of_what_it_had() {
+    let (mut yard, _) = away();
+    call(&mut yard);
+    let start = yard.starts().remove(0);
+    yard.refuse(&start, RefusalClass::Busy, "no room");
+    assert_eq!(yard.cluster.whereabouts(rollout(0), TALK), Whereabouts::Thaws);
+    yard.later(Millis(2_000));
+    let again = yard.starts().remove(0);
+    assert_eq!(again.base, start.base, "from the same files");
+    yard.refuse(&again, RefusalClass::CheckpointBad, "damaged");
+    yard.later(Millis(2_000));
+    let anew = yard.starts().remove(0);
+    assert_eq!(anew.base, None, "as after any loss, by its retries");
+}
+
+#[test]
+fn its_deadlines_end_it_without_a_node() {
+    for (time_left, idle_left, code) in
+        [(50_000, 20_000, FailureCode::DriverLost), (3_000, 20_000, FailureCode::AgentTimeout)]
+    {
+        let mut steps = vec![session("talk", &[], true)];
+        steps[0].retry.limit = 0;
+        let mut yard = Yard::with(plan(1, steps), 1);
+        yard.attach("n1", 1, 1000);
+        let talk = yard.starts().remove(0);
+        begin(&mut yard, &talk);
+        let away = parked(&yard, &talk, time_left, idle_left);
+        yard.end_with(&talk, away);
+        yard.restart();
+        yard.later(Millis(2_000));
+        assert_eq!(yard.cluster.whereabouts(rollout(0), TALK), Whereabouts::Parked);
+        yard.later(Millis(20_000));
+        let failure = yard.ends()[0].failure.as_ref().map(|failure| failure.code);
+        assert_eq!((failure, used(&yard)), (Some(code), 0));
+        call(&mut yard);
+        assert_eq!(yard.cluster.whereabouts(rollout(0), TALK), Whereabouts::Over);
+    }
+}
+
+#[test]
+fn a_cancelled_job_ends_what_is_parked_and_what_parks_meanwhile() {
+    let cancel = || Event::JobCancelled { job: JOB, code: FailureCode::Cancelled, reason: "enough".into() };
+    let (mut yard, _) = away();
+    yard.event(cancel());
+    assert_eq!((yard.ends()[0].status, used(&yard)), (Status::Cancelled, 0));
+    let mut yard = Yard::with(plan(1, vec![session("talk", &[], true)]), 1);
+    yard.attach("n1", 1, 1000);
+    let talk = yard.starts().remove(0);
+    begin(&mut yard, &talk);
+    yard.event(cancel());
+    let away = parked(&yard, &talk, 50_000, 20_000);
+    yard.end_with(&talk, away);
+    assert_eq!((yard.ends()[0].status, used(&yard)), (Status::Cancelled, 0));
+}
+
+#[test]
+fn what_is_called_comes_before_what_is_new_and_keeps_a_node_for_itself() {
+    let (mut yard, _) = away();
+    let other = rollout::JobId::from_bits(2);
+    let mut work = plan(4, vec![step("work", rollout::plan::StepKind::Run, &[])]);
+    work.admission.priority = 100;
+    yard.submit(other, work, 1);
+    let taken = yard.starts().remove(0);
+    assert_eq!(taken.attempt.rollout.group.job, other, "there was room while it was away");
+    call(&mut yard);
+    assert!(yard.starts().is_empty(), "the node is full");
+    yard.end(&taken, None, None);
+    assert_eq!(yard.starts()[0].attempt.rollout, rollout(0), "before three that were ready long before");
+}
+
+#[test]
+fn only_a_session_with_its_files_and_no_end_of_its_own_is_parked() {
+    for spoil in [
+        |outcome: &mut Outcome| outcome.checkpoint = None,
+        |outcome: &mut Outcome| outcome.failure = Some(Failure::new(FailureCode::StepExit, "no")),
+    ] {
+        let mut steps = vec![session("talk", &[], true)];
+        steps[0].retry.limit = 0;
+        let mut yard = Yard::with(plan(1, steps), 1);
+        yard.attach("n1", 1, 1000);
+        let talk = yard.starts().remove(0);
+        begin(&mut yard, &talk);
+        let mut away = parked(&yard, &talk, 50_000, 20_000);
+        spoil(&mut away);
+        yard.end_with(&talk, away);
+        let failure = yard.ends()[0].failure.as_ref().map(|failure| failure.code);
+        assert_eq!(failure, Some(FailureCode::OutcomeUnknown));
+    }
+}

@@ -1,0 +1,112 @@
+//! Where a call is to be sent: to the node its name says, and from there to wherever the sandbox is by now.
+//! One that is parked is brought back first; its caller sees a delay.
+
+use std::time::Duration;
+
+use rollout::{NodeId, SandboxId};
+use scheduler_core::sessions::Whereabouts;
+use scheduler_core::{Event, ExplainTarget};
+use tokio::time::Instant;
+
+use crate::api::{ApiCode, ApiError, SandboxesService, whereabouts};
+use crate::inbox::Input;
+
+/// For a parked sandbox to be back.
+pub const THAW_TIMEOUT: Duration = Duration::from_secs(60);
+/// Answers of one node that it is not there while by the books it is: what is parked there is told soon.
+const SAME_NODE_TRIES_MAX: u32 = 20;
+/// Between two looks, at first and at most.
+const LOOK_FIRST: Duration = Duration::from_millis(10);
+const LOOK_MAX: Duration = Duration::from_millis(200);
+/// Codes of a node that has it no more, or has it parked.
+pub(super) const NOT_HERE: [&str; 3] = [PARKED, "sandbox_ended", NOT_FOUND];
+const PARKED: &str = "sandbox_parked";
+const NOT_FOUND: &str = "not_found";
+
+pub(super) struct Search<'a> {
+    service: &'a SandboxesService,
+    id: &'a SandboxId,
+    /// Of a pause: what is parked already is not brought back for it.
+    pauses: bool,
+    until: Instant,
+    same_node: u32,
+}
+
+impl<'a> Search<'a> {
+    pub fn new(service: &'a SandboxesService, id: &'a SandboxId, method: &str) -> Self {
+        Self { service, id, pauses: method == "Pause", until: Instant::now() + THAW_TIMEOUT, same_node: 0 }
+    }
+
+    /// As the name says, or by the books.
+    pub async fn first(&mut self) -> Result<NodeId, ApiError> {
+        if let Some(node) = &self.id.node {
+            return Ok(node.clone());
+        }
+        match whereabouts(self.service, self.id).await? {
+            Whereabouts::Parked | Whereabouts::Thaws => self.back().await,
+            _ => super::node_of(self.service, self.id).await,
+        }
+    }
+
+    /// Where to send the call after `node` said `code`, or nothing. None: what it said stands.
+    pub async fn next(&mut self, node: &NodeId, code: Option<&str>) -> Result<Option<NodeId>, ApiError> {
+        match whereabouts(self.service, self.id).await? {
+            Whereabouts::Parked | Whereabouts::Thaws => self.back().await.map(Some),
+            Whereabouts::Runs(at) if at != *node => Ok(Some(at)),
+            // The end of its sandbox is on its way here, or it has come back meanwhile.
+            Whereabouts::Runs(at) if code == Some(PARKED) && self.same_node < SAME_NODE_TRIES_MAX => {
+                self.same_node += 1;
+                tokio::time::sleep(LOOK_MAX).await;
+                Ok(Some(at))
+            }
+            // What was parked left no record on its node: that it was there is in the books.
+            Whereabouts::Over if code == Some(NOT_FOUND) => {
+                let job = self.service.jobs.reads.job_state(self.id.rollout.group.job).await?;
+                if job.is_some() { Err(super::is_gone(self.id)) } else { Ok(None) }
+            }
+            _ => Ok(None),
+        }
+    }
+
+    /// Asks for it, and waits until it runs.
+    async fn back(&mut self) -> Result<NodeId, ApiError> {
+        let mut look = LOOK_FIRST;
+        loop {
+            match whereabouts(self.service, self.id).await? {
+                Whereabouts::Runs(node) => return Ok(node),
+                Whereabouts::Parked if self.pauses => {
+                    let message = format!("sandbox {} is parked already", self.id);
+                    return Err(ApiError::new(ApiCode::SandboxParked, message)
+                        .hint("nothing is to be done: any other call brings it back"));
+                }
+                Whereabouts::Parked => {
+                    let (rollout, step) = (self.id.rollout, self.id.step);
+                    self.service.jobs.inbox.send(Input::Event(Event::Thaw { rollout, step })).await?;
+                }
+                Whereabouts::Thaws | Whereabouts::Waits | Whereabouts::Starts(_) => {}
+                Whereabouts::Over => return Err(super::is_gone(self.id)),
+            }
+            if Instant::now() >= self.until {
+                return Err(self.not_back().await);
+            }
+            tokio::select! {
+                () = self.service.jobs.stop.cancelled() => return Err(crate::inbox::Stopping.into()),
+                () = tokio::time::sleep(look) => {}
+            }
+            look = (look * 2).min(LOOK_MAX);
+        }
+    }
+
+    async fn not_back(&self) -> ApiError {
+        let target = ExplainTarget::Step(self.id.rollout, self.id.step);
+        let asked = self.service.jobs.ask(move |cluster, now| cluster.explain(now, target)).await;
+        let why = asked.ok().flatten().flatten().map(|why| why.lines.join(" ")).unwrap_or_default();
+        let message = format!(
+            "sandbox {} was parked and is not back after {} s (THAW_TIMEOUT): {why}",
+            self.id,
+            THAW_TIMEOUT.as_secs()
+        );
+        ApiError::new(ApiCode::SandboxNotReady, message)
+            .hint("nothing of it is lost: it comes back when there is room for it; call again")
+    }
+}
