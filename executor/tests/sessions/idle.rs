@@ -17,8 +17,12 @@ crate::sessions![
 ];
 
 async fn pause(driven: &Driven, version: Option<u64>) -> Result<v1::LifecycleReply, tonic::Status> {
-    let request =
-        v1::PauseSandboxRequest { sandbox: driven.name.clone(), claim: driven.claim.clone(), version };
+    let request = v1::PauseSandboxRequest {
+        sandbox: driven.name.clone(),
+        claim: driven.claim.clone(),
+        version,
+        park: false,
+    };
     driven.client.clone().pause(request).await.map(tonic::Response::into_inner)
 }
 

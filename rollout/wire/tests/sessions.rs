@@ -1,12 +1,12 @@
 //! Sessions over the wire: what is sent is what arrives, and what cannot be one is refused.
 
 use rollout::failure::Failure;
-use rollout::outcome::{Outcome, Times};
+use rollout::outcome::{Outcome, Parked, ParkedClaim, StoredLog, Times};
 use rollout::plan::{
     IdleMode, IdlePlan, Per, ResolvedCheckpoint, ResolvedCommand, ResolvedStep, ResolvedWork, SessionPlan,
     StepKind,
 };
-use rollout::{BackendKind, FailureCode, Millis, Resources, Timestamp};
+use rollout::{BackendKind, Bytes, FailureCode, Millis, Resources, Timestamp};
 use rollout_wire::{from_wire, to_wire, v1};
 
 fn step(kind: StepKind, work: ResolvedWork, idle: Option<IdlePlan>) -> ResolvedStep {
@@ -30,6 +30,7 @@ fn step(kind: StepKind, work: ResolvedWork, idle: Option<IdlePlan>) -> ResolvedS
         grace: Millis(0),
         health_check: None,
         idle,
+        best_effort: true,
         grader: None,
     }
 }
@@ -87,4 +88,21 @@ fn the_count_of_actions_is_bounded_and_may_be_missing() {
     let sent = Outcome { actions: Some(u64::MAX), ..ended };
     let error = from_wire::outcome(&to_wire::outcome(&sent)).unwrap_err();
     assert_eq!(error.field, "outcome.actions");
+}
+
+#[test]
+fn what_a_parked_session_has_beside_its_files_goes_there_and_back() {
+    let log = StoredLog { sha256: "ab".repeat(32), size: Bytes(700) };
+    let claim = ParkedClaim { driver: "d".into(), token: "t".into(), ttl: Millis(60_000) };
+    for (log, claim) in [(None, None), (Some(log), Some(claim))] {
+        let parked =
+            Parked { log, claim, ran: Millis(1), time_left: Millis(2), idle_left: Millis(3), version: 4 };
+        let sent = to_wire::parked(&parked);
+        assert_eq!(from_wire::parked("parked", &sent), Ok(parked));
+        if let Some(log) = sent.log.clone() {
+            let bad = v1::StoredLog { sha256: "ab".to_owned(), ..log };
+            let error = from_wire::parked("parked", &v1::Parked { log: Some(bad), ..sent }).unwrap_err();
+            assert_eq!(error.field, "parked.log.sha256");
+        }
+    }
 }

@@ -200,6 +200,7 @@ impl World {
             image_digest: "host:0".to_owned(),
             checkpoint: saves.then(|| self.workspace()),
             actions: (kind == StepKind::Session).then(|| self.below(100)),
+            parked: None,
         }
     }
 
