@@ -296,6 +296,7 @@ mod tests {
             continue_from: None,
             keep: false,
             base: None,
+            parked: None,
         }
     }
 
