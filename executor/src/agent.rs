@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use futures::FutureExt as _;
 use rollout::failure::{Failure, FailureCode};
-use rollout::{AttemptId, IncarnationId};
+use rollout::{AttemptId, IncarnationId, Timestamp};
 use rollout_wire::v1;
 use tokio::sync::{Semaphore, mpsc, oneshot, watch};
 use tokio::task::JoinSet;
@@ -17,6 +17,8 @@ use tokio::time::{Instant, MissedTickBehavior, interval};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+use crate::adoption::{self, Estate, Heir, Work};
+use crate::attempt::record::{self, Record, Stage};
 use crate::attempt::{self, Assignment, Finished, Tools};
 use crate::capacity::{Measured, Vitals};
 use crate::capture::{self, Stream};
@@ -70,7 +72,11 @@ pub(crate) struct Agent {
     kills: BTreeMap<At, watch::Sender<Option<Kill>>>,
     /// Captured output of every attempt held.
     dirs: BTreeMap<At, PathBuf>,
+    /// The same of those whose sandbox waits: only the record is left of it.
+    waiting: BTreeMap<At, PathBuf>,
     kept: BTreeMap<AttemptId, Box<dyn Sandbox>>,
+    /// What runs waits for it, if this executor adopted it before it was attached.
+    storages: watch::Sender<Option<Storage>>,
     progress: mpsc::Sender<(At, Progress)>,
     progressed: Option<mpsc::Receiver<(At, Progress)>>,
     /// Teardowns and creations nobody waits for.
@@ -92,7 +98,9 @@ impl Agent {
             runners: JoinSet::new(),
             kills: BTreeMap::new(),
             dirs: BTreeMap::new(),
+            waiting: BTreeMap::new(),
             kept: BTreeMap::new(),
+            storages: watch::Sender::new(None),
             progress,
             progressed: Some(progressed),
             stragglers: TaskTracker::new(),
@@ -101,6 +109,56 @@ impl Agent {
             serial: 0,
             is_abandoning: false,
         }
+    }
+
+    /// Goes on with what an executor that was killed held. Before anything else.
+    pub fn take_over(&mut self, estate: Estate) {
+        self.serial = estate.serial;
+        for heir in estate.heirs {
+            let Heir { order, dir, taken_at, held, sandbox, work } = heir;
+            let at = At { attempt: order.attempt, generation: order.generation };
+            tracing::info!(attempt = %at.attempt, generation = %at.generation, "taken over");
+            self.parts.book.adopt(&order, held);
+            let dirs = if self.parts.book.is_waiting(at) { &mut self.waiting } else { &mut self.dirs };
+            dirs.insert(at, dir.clone());
+            match (sandbox, work) {
+                (Some(sandbox), Some(work)) => self.go_on(at, Going { order, dir, taken_at, sandbox }, work),
+                (Some(sandbox), None) => drop(self.kept.insert(at.attempt, sandbox)),
+                (None, _) => {}
+            }
+        }
+    }
+
+    fn go_on(&mut self, at: At, going: Going, work: Work) {
+        let Going { order, dir, taken_at, sandbox } = going;
+        let (kill, mut kills) = watch::channel(None);
+        self.kills.insert(at, kill);
+        let mut storages = self.storages.subscribe();
+        let parts = &self.parts;
+        let (backends, workspaces) = (parts.backends.clone(), Arc::clone(&parts.workspaces));
+        let (sessions, stragglers) = (Arc::clone(&parts.sessions), self.stragglers.clone());
+        let capture_bytes_max = parts.config.capture_bytes_max;
+        let tell = teller(at, self.progress.clone());
+        let coming = matches!(work, Work::Session(_)).then(|| sessions.expect(at));
+        self.runners.spawn(async move {
+            // Whatever becomes of it.
+            let _coming = coming;
+            let known =
+                async { storages.wait_for(Option::is_some).await.ok().and_then(|known| known.clone()) };
+            let storage = tokio::select! {
+                storage = known => storage,
+                kill = attempt::killed(&mut kills) => {
+                    attempt::destroy(sandbox).await;
+                    let outcome = Box::new(attempt::killed_unread(taken_at, &kill));
+                    return (at, Finished { finish: Finish::Ended { outcome, kept: false }, sandbox: None });
+                }
+            };
+            let Some(storage) = storage else { return (at, Finished::panicked()) };
+            let tools = Tools { backends, storage, workspaces, capture_bytes_max, sessions, stragglers };
+            let adopted = attempt::Adopted { order, sandbox, dir, taken_at, kills, work };
+            let running = AssertUnwindSafe(attempt::resume(&tools, adopted, tell)).catch_unwind();
+            (at, running.await.unwrap_or_else(|_| Finished::panicked()))
+        });
     }
 
     /// Serves until `token` or the end of the backend, then ends every attempt and returns when
@@ -203,6 +261,7 @@ impl Agent {
             }
             FromLink::Up(session) => {
                 self.storage = Some(session.storage.clone());
+                self.storages.send_replace(self.storage.clone());
                 self.session = Some(session);
                 for report in self.parts.book.untold() {
                     self.report(messages::report(report));
@@ -286,20 +345,11 @@ impl Agent {
         self.kills.insert(at, kill);
         self.dirs.insert(at, dir.clone());
         tracing::debug!(attempt = %at.attempt, generation = %at.generation, sandbox = %sandbox_id, "launched");
-        let progress = self.progress.clone();
+        let tell = teller(at, self.progress.clone());
         let assignment = Assignment { order, sandbox, sandbox_id, dir, kills };
         self.runners.spawn(async move {
-            let tell = |told: Progress| {
-                if let Err(error) = progress.try_send((at, told)) {
-                    tracing::error!(attempt = %at.attempt, %error, "progress not told");
-                }
-            };
             let running = AssertUnwindSafe(attempt::run(&tools, assignment, tell)).catch_unwind();
-            let finished = running.await.unwrap_or_else(|_| Finished {
-                finish: Finish::Ended { outcome: Box::new(attempt::panicked()), kept: false },
-                sandbox: None,
-            });
-            (at, finished)
+            (at, running.await.unwrap_or_else(|_| Finished::panicked()))
         });
     }
 
@@ -341,7 +391,23 @@ impl Agent {
     }
 
     fn discard(&mut self, at: At) {
-        let Some(dir) = self.dirs.remove(&at) else { return };
+        let Some(dir) = self.dirs.remove(&at) else {
+            if let Some(dir) = self.waiting.remove(&at) {
+                record::remove(&record::path(&dir));
+            }
+            return;
+        };
+        let path = record::path(&dir);
+        // Of one whose sandbox waits the record stays, until the attempt is forgotten.
+        match Record::read(&path).filter(|_| self.parts.book.is_waiting(at)) {
+            Some(waiting) => {
+                self.waiting.insert(at, dir.clone());
+                if let Err(error) = (Record { stage: Stage::Kept, ..waiting }).write(&path) {
+                    tracing::warn!(path = %path.display(), %error, "not written down");
+                }
+            }
+            None => record::remove(&path),
+        }
         self.stragglers.spawn(async move {
             match tokio::fs::remove_dir_all(&dir).await {
                 Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
@@ -409,6 +475,9 @@ impl Agent {
         self.is_abandoning = false;
         let incarnation = IncarnationId::from_bits(rand::random());
         self.parts.incarnation.send_replace(incarnation);
+        if let Err(error) = adoption::set_incarnation(&self.parts.config.data_dir, incarnation) {
+            tracing::warn!(%error, "this incarnation would end with the executor");
+        }
         self.parts.book.renew();
         tracing::info!(%incarnation, "a new incarnation begins");
         self.answer_opening();
@@ -438,6 +507,23 @@ impl Agent {
         };
         // The link may have gone meanwhile; it asks again.
         let _gone = reply.send(Opening { incarnation, hello });
+    }
+}
+
+/// What an adopted attempt has.
+struct Going {
+    order: Order,
+    dir: PathBuf,
+    taken_at: Timestamp,
+    sandbox: Box<dyn Sandbox>,
+}
+
+/// What a runner tells goes to the agent.
+fn teller(at: At, progress: mpsc::Sender<(At, Progress)>) -> impl Fn(Progress) + Send + Sync {
+    move |told| {
+        if let Err(error) = progress.try_send((at, told)) {
+            tracing::error!(attempt = %at.attempt, %error, "progress not told");
+        }
     }
 }
 

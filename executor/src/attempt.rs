@@ -1,24 +1,26 @@
 //! One attempt, from order to outcome. A runner owns its sandbox: every way out of the work, good
 //! or bad, leads through the one teardown at the end of [`run`].
 
-use std::path::PathBuf;
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
 use rollout::failure::{Domain, Failure, FailureCode};
 use rollout::outcome::{Outcome, Times};
+use rollout::plan::SessionPlan;
 use rollout::{Bytes, Timestamp};
 use tokio::sync::watch;
 use tokio::time::Instant;
 use tokio_util::task::TaskTracker;
 
-use crate::Backends;
 use crate::clock::{elapsed, wall_now};
 use crate::lifecycle::{Finish, Kill, Order, Progress};
 use crate::sandbox::Sandbox;
 use crate::sessions::Sessions;
 use crate::storage::Storage;
 use crate::workspace::Workspaces;
+use crate::{Backends, adoption};
 
 mod account;
 mod environment;
@@ -26,11 +28,13 @@ mod health;
 mod kept;
 mod meter;
 mod provision;
+pub(crate) mod record;
 mod saving;
 mod session;
 mod work;
 
 pub(crate) use saving::FREEZE_MAX;
+pub(crate) use work::Resumed;
 
 use provision::Unready;
 
@@ -72,6 +76,13 @@ pub(crate) struct Finished {
     pub sandbox: Option<Box<dyn Sandbox>>,
 }
 
+impl Finished {
+    /// Of a runner that panicked: a fault of ours.
+    pub fn panicked() -> Self {
+        Self { finish: Finish::Ended { outcome: Box::new(panicked()), kept: false }, sandbox: None }
+    }
+}
+
 /// Runs the attempt to its end. `progress` hears of each phase and of each checkpoint on the way.
 pub(crate) async fn run(
     tools: &Tools,
@@ -80,19 +91,13 @@ pub(crate) async fn run(
 ) -> Finished {
     let Assignment { order, mut sandbox, sandbox_id, dir, mut kills } = assignment;
     let clock = Clock { taken_at: wall_now(), began: Instant::now() };
+    let book = record::Book::new(&dir, &order, clock.taken_at);
     let ready = provision::prepare(tools, &order, &mut sandbox, sandbox_id, &dir, &mut kills).await;
     let finish = match (ready, order.step.work.session().copied(), sandbox.take()) {
         (Ok(_), Some(plan), Some(given)) => {
             let env = environment::env(&order.step, given.image_env());
-            let session = session::Session { tools, order: &order, plan, dir: &dir, clock, env };
-            let mut outcome;
-            (outcome, sandbox) = session.run(given, &mut kills, &progress).await;
-            if let Some(sandbox) = &sandbox {
-                let saver = saving::Saver::new(tools, &order, sandbox.as_ref(), &dir);
-                saver.save_after(&mut outcome, &mut kills).await;
-            }
-            let kept = should_keep(&order, &outcome) && sandbox.is_some();
-            Finish::Ended { kept, outcome: Box::new(outcome) }
+            let serving = Serving { tools, order: &order, dir: &dir, clock, book: &book };
+            return serving.run(plan, env, None, given, &mut kills, &progress).await;
         }
         (Ok(ready), None, Some(given)) => {
             let sandbox = sandbox.insert(given);
@@ -106,6 +111,7 @@ pub(crate) async fn run(
                 clock,
                 env,
                 saver: &saver,
+                book: &book,
             };
             let mut outcome = work.run(ready, &mut kills, &progress).await;
             saver.save_after(&mut outcome, &mut kills).await;
@@ -126,6 +132,93 @@ pub(crate) async fn run(
             }
         }
     };
+    ended(&book, finish, sandbox).await
+}
+
+/// What another executor began, and this one goes on with.
+#[derive(Debug)]
+pub(crate) struct Adopted {
+    pub order: Order,
+    pub sandbox: Box<dyn Sandbox>,
+    pub dir: PathBuf,
+    pub taken_at: Timestamp,
+    pub kills: watch::Receiver<Option<Kill>>,
+    pub work: adoption::Work,
+}
+
+/// As [`run`], from where the other executor left it.
+pub(crate) async fn resume(
+    tools: &Tools,
+    adopted: Adopted,
+    progress: impl Fn(Progress) + Send + Sync,
+) -> Finished {
+    let Adopted { order, sandbox, dir, taken_at, mut kills, work: begun } = adopted;
+    let clock = Clock { taken_at, began: Instant::now() };
+    let book = record::Book::new(&dir, &order, taken_at);
+    let env = environment::env(&order.step, sandbox.image_env());
+    let resumed = match begun {
+        adoption::Work::Command(resumed) => resumed,
+        adoption::Work::Session(begun) => {
+            let Some(plan) = order.step.work.session().copied() else {
+                destroy(sandbox).await;
+                return Finished::panicked();
+            };
+            let serving = Serving { tools, order: &order, dir: &dir, clock, book: &book };
+            return serving.run(plan, env, Some(begun), sandbox, &mut kills, &progress).await;
+        }
+    };
+    let saver = saving::Saver::new(tools, &order, sandbox.as_ref(), &dir);
+    let (order, sandbox_ref) = (&order, sandbox.as_ref());
+    let work =
+        work::Work { tools, order, sandbox: sandbox_ref, dir: &dir, clock, env, saver: &saver, book: &book };
+    let mut outcome = work.resume(resumed, &mut kills, &progress).await;
+    saver.save_after(&mut outcome, &mut kills).await;
+    let finish = Finish::Ended { kept: should_keep(order, &outcome), outcome: Box::new(outcome) };
+    ended(&book, finish, Some(sandbox)).await
+}
+
+/// A session, from its ready sandbox to its end.
+struct Serving<'a> {
+    tools: &'a Tools,
+    order: &'a Order,
+    dir: &'a Path,
+    clock: Clock,
+    book: &'a record::Book,
+}
+
+impl Serving<'_> {
+    async fn run(
+        self,
+        plan: SessionPlan,
+        env: BTreeMap<String, String>,
+        begun: Option<record::Begun>,
+        given: Box<dyn Sandbox>,
+        kills: &mut watch::Receiver<Option<Kill>>,
+        progress: &(impl Fn(Progress) + Send + Sync),
+    ) -> Finished {
+        let Self { tools, order, dir, clock, book } = self;
+        let session = session::Session { tools, order, plan, dir, clock, env, book, begun };
+        let (mut outcome, sandbox) = session.run(given, kills, progress).await;
+        if let Some(sandbox) = &sandbox {
+            let saver = saving::Saver::new(tools, order, sandbox.as_ref(), dir);
+            saver.save_after(&mut outcome, kills).await;
+        }
+        let kept = should_keep(order, &outcome) && sandbox.is_some();
+        ended(book, Finish::Ended { kept, outcome: Box::new(outcome) }, sandbox).await
+    }
+}
+
+/// The outcome is written down before anything of it is gone.
+async fn ended(book: &record::Book, finish: Finish, mut sandbox: Option<Box<dyn Sandbox>>) -> Finished {
+    match (&finish, &sandbox) {
+        (Finish::Ended { outcome, kept }, Some(sandbox)) => {
+            let stage = record::Stage::Ended { outcome: outcome.clone(), kept: *kept };
+            if let Err(error) = book.write(sandbox.as_ref(), stage) {
+                tracing::warn!(%error, "the end of an attempt is not written down");
+            }
+        }
+        _ => book.remove(),
+    }
     if !matches!(finish, Finish::Ended { kept: true, .. })
         && let Some(sandbox) = sandbox.take()
     {
@@ -158,7 +251,7 @@ pub(crate) async fn destroy(sandbox: Box<dyn Sandbox>) {
 }
 
 /// Resolves when the attempt has to end.
-async fn killed(kills: &mut watch::Receiver<Option<Kill>>) -> Kill {
+pub(crate) async fn killed(kills: &mut watch::Receiver<Option<Kill>>) -> Kill {
     match kills.wait_for(Option::is_some).await.map(|kill| kill.clone()) {
         Ok(Some(kill)) => kill,
         // The agent is gone without a word: nobody is left to report to.
@@ -172,6 +265,12 @@ async fn killed(kills: &mut watch::Receiver<Option<Kill>>) -> Kill {
 struct Clock {
     taken_at: Timestamp,
     began: Instant,
+}
+
+/// The outcome of an adopted attempt that is killed before anything could be read of it.
+pub(crate) fn killed_unread(taken_at: Timestamp, kill: &Kill) -> Outcome {
+    let clock = Clock { taken_at, began: Instant::now() };
+    clock.never_started(Failure::new(kill.code, kill.reason.clone()), "")
 }
 
 impl Clock {
@@ -190,7 +289,7 @@ impl Clock {
 }
 
 /// The outcome of a runner that panicked: a fault of ours.
-pub(crate) fn panicked() -> Outcome {
+fn panicked() -> Outcome {
     let failure = Failure::new(FailureCode::Unclassified, "the executor's runner of this attempt panicked");
     let clock = Clock { taken_at: wall_now(), began: Instant::now() };
     clock.never_started(failure, "")

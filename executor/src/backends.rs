@@ -32,6 +32,10 @@ impl Backends {
         self.all().find(|backend| backend.kind() == kind)
     }
 
+    pub(crate) fn each(&self) -> impl Iterator<Item = &Arc<dyn Backend>> {
+        self.all()
+    }
+
     /// As jobs name them.
     pub(crate) fn kinds(&self) -> Vec<String> {
         self.all().map(|backend| backend.kind().to_string()).collect()

@@ -2,16 +2,19 @@
 //!
 //! A child inherits every descriptor and a copy of the mount table of its parent, so the parent of
 //! sandboxes is not the executor but this: few threads, few descriptors, few mounts, no tokio. It
-//! is the same executable, started again under another name. It outlives its executor just long
-//! enough to destroy what it made, however the executor ended; if the broker dies, the kernel
-//! kills every init it started.
+//! is the same executable, started again under another name. An executor that ends in order has
+//! everything destroyed at once. One that is killed leaves its sandboxes with the broker, for the next
+//! executor of the same build, until the lease they ran under is over; then the broker destroys them.
+//! If the broker dies, the kernel kills every init it started.
 //!
 //! It decides nothing: what to make is in the request, and every request has one reply.
 
+pub(crate) mod build;
 mod child;
 pub mod client;
 mod device_tree;
 mod networks;
+mod orphaned;
 mod pools;
 pub mod protocol;
 pub(crate) mod provision;
@@ -63,8 +66,8 @@ pub fn run_if_asked() {
     std::process::exit(code);
 }
 
-/// Whoever asks a whole service to end (a supervisor, a shell) asks these too. They end when their
-/// executor does, which first hands back what its sandboxes run. Handlers, since they end at
+/// Whoever asks a whole service to end (a supervisor, a shell) asks these too. They end in their
+/// own time: an executor that ends first hands back what its sandboxes run. Handlers, since they end at
 /// an exec: an ignored signal would be ignored by every step too.
 fn outlive_requests_to_end() -> nix::Result<()> {
     use nix::sys::signal::{SaFlags, SigAction, SigHandler, SigSet, Signal, sigaction};

@@ -1,9 +1,17 @@
 //! What a process writes, taken by the executor through a pipe: the first bytes are kept in a
 //! file, the rest is counted and dropped. The pipe is read until its last writer is gone, so a
 //! process never gets SIGPIPE and never blocks on a full pipe for long.
+//!
+//! The kernel moves the bytes from the pipe to the file in one call, which a kill does not tear: what has
+//! left the pipe is in the file, and the length of the file says how much that is. So an executor that
+//! takes a pipe over goes on where the file ends. Of what is dropped the count may be short by one read
+//! for each executor that was killed; that something was dropped shows in the file, which has a byte
+//! more than is kept until the end.
 
+use std::fs::File;
 use std::io;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsRawFd as _, OwnedFd};
+use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,14 +19,16 @@ use std::time::Duration;
 use nix::fcntl::OFlag;
 use rollout::Bytes;
 use rollout::outcome::Captured;
-use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
-use tokio::net::unix::pipe;
+use tokio::io::unix::AsyncFd;
 use tokio::task::JoinHandle;
 
+use crate::broker::client::watched;
 use crate::ceilings::{FILES_PER_CAPTURE, descriptors};
 use crate::storage::{Storage, StorageError};
 
 const READ_BYTES: usize = 64 << 10;
+/// Moves before another task has its turn on the thread.
+const MOVES_MAX: usize = 64;
 /// How long a pipe may stay open after every process of its sandbox is gone.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(5);
 
@@ -51,15 +61,55 @@ impl Capture {
         bytes_max: Bytes,
         held: Arc<descriptors::Held>,
     ) -> io::Result<(OwnedFd, Self)> {
+        let (write, _, capture) = Self::start_shared(path, bytes_max, held).await?;
+        Ok((write, capture))
+    }
+
+    /// The same, with a copy of the end it reads from, for who goes on if this executor is killed.
+    pub(crate) async fn start_shared(
+        path: PathBuf,
+        bytes_max: Bytes,
+        held: Arc<descriptors::Held>,
+    ) -> io::Result<(OwnedFd, OwnedFd, Self)> {
         let (read, write) = nix::unistd::pipe2(OFlag::O_CLOEXEC)?;
-        let reader = pipe::Receiver::from_owned_fd(read)?;
-        let file = tokio::fs::File::create(&path).await?;
+        let copy = read.try_clone()?;
+        let file = tokio::fs::File::create(&path).await?.into_std().await;
+        let sink = Sink { stored: 0, past: 0, ..Sink::new(file, &path, bytes_max.0) };
+        Ok((write, copy, Self::over(path, read, sink, held)?))
+    }
+
+    /// Goes on with the capture of an executor that was killed. Blocks for a moment.
+    pub(crate) fn resume(
+        path: PathBuf,
+        bytes_max: Bytes,
+        read: OwnedFd,
+        held: Arc<descriptors::Held>,
+    ) -> io::Result<Self> {
+        let file = File::options().write(true).open(&path)?;
+        let stored = file.metadata()?.len();
+        let mut sink = Sink { stored, ..Sink::new(file, &path, bytes_max.0) };
+        let mut count = [0; 9];
+        match File::open(&sink.past_file).and_then(|file| file.read_exact_at(&mut count, 0)) {
+            Ok(()) => {
+                let [past @ .., is_whole] = count;
+                sink.past = u64::from_le_bytes(past);
+                // The byte too many is among those already, and may be gone from the file.
+                sink.stored = if is_whole == 0 { stored } else { stored.min(bytes_max.0) };
+            }
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            Err(error) => return Err(error),
+        }
+        Self::over(path, read, sink, held)
+    }
+
+    fn over(path: PathBuf, read: OwnedFd, sink: Sink, held: Arc<descriptors::Held>) -> io::Result<Self> {
+        let reader = Arc::new(watched(read)?);
         let task = tokio::spawn(async move {
-            let tally = copy(reader, file, bytes_max.0).await;
+            let tally = copy(reader, sink).await;
             drop(held);
             tally
         });
-        Ok((write, Self { path, task }))
+        Ok(Self { path, task })
     }
 
     /// Waits for the end of the stream. Call it when every process of the sandbox is gone.
@@ -106,37 +156,144 @@ impl Recorded {
     }
 }
 
-async fn copy(mut from: pipe::Receiver, mut to: tokio::fs::File, bytes_max: u64) -> Tally {
-    let mut tally = Tally::default();
-    let mut buffer = vec![0; READ_BYTES];
+/// Where the bytes go.
+#[derive(Debug)]
+struct Sink {
+    file: File,
+    /// Has the count of what was dropped, once something was.
+    past_file: PathBuf,
+    max: u64,
+    /// The length of the file: one more than `max` says that more came.
+    stored: u64,
+    /// Bytes that came behind those.
+    past: u64,
+    failure: Option<io::Error>,
+}
+
+/// What a look at the pipe found.
+#[derive(Debug, PartialEq, Eq)]
+enum Found {
+    More,
+    NothingNow,
+    End,
+}
+
+async fn copy(from: Arc<AsyncFd<OwnedFd>>, mut sink: Sink) -> Tally {
     loop {
-        let read = match from.read(&mut buffer).await {
-            Ok(0) => break,
-            Ok(read) => read,
+        let mut ready = match from.readable().await {
+            Ok(ready) => ready,
             Err(failure) => {
-                tally.failure.get_or_insert(failure);
+                sink.failure.get_or_insert(failure);
                 break;
             }
         };
-        tally.written += as_u64(read);
-        let room = usize::try_from(bytes_max - tally.stored).unwrap_or(usize::MAX);
-        let kept = read.min(room);
-        if kept == 0 || tally.failure.is_some() {
-            continue;
-        }
-        match to.write_all(&buffer[..kept]).await {
-            Ok(()) => tally.stored += as_u64(kept),
-            Err(failure) => tally.failure = Some(failure),
+        let (pipe, mut taking) = (Arc::clone(&from), sink);
+        let taken = tokio::task::spawn_blocking(move || {
+            let found = taking.take(pipe.get_ref());
+            (taking, found)
+        });
+        let found;
+        (sink, found) = match taken.await {
+            Ok(taken) => taken,
+            Err(error) => return Tally { failure: Some(io::Error::other(error)), ..Tally::default() },
+        };
+        match found {
+            Found::More => {}
+            Found::NothingNow => ready.clear_ready(),
+            Found::End => break,
         }
     }
-    if let Err(failure) = to.flush().await {
-        tally.failure.get_or_insert(failure);
-    }
-    tally
+    sink.tally()
 }
 
-fn as_u64(count: usize) -> u64 {
-    u64::try_from(count).unwrap_or(u64::MAX)
+impl Sink {
+    fn new(file: File, path: &Path, max: u64) -> Self {
+        Self { file, past_file: past_path(path), max, stored: 0, past: 0, failure: None }
+    }
+
+    /// Takes what is there. Blocks on the disk.
+    fn take(&mut self, pipe: &OwnedFd) -> Found {
+        for _ in 0..MOVES_MAX {
+            let room = (self.max + 1).saturating_sub(self.stored);
+            let moved = match room {
+                1.. if self.failure.is_none() => self.keep(pipe, room),
+                _ => self.pass(pipe),
+            };
+            match moved {
+                Ok(0) => return Found::End,
+                Ok(_) => {}
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Found::NothingNow,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => {
+                    // Reading goes on, so that the process does.
+                    let is_first = self.failure.is_none();
+                    self.failure.get_or_insert(error);
+                    if !is_first {
+                        return Found::End;
+                    }
+                }
+            }
+        }
+        Found::More
+    }
+
+    fn keep(&mut self, pipe: &OwnedFd, room: u64) -> io::Result<u64> {
+        let len = usize::try_from(room).unwrap_or(usize::MAX).min(READ_BYTES);
+        let mut offset = i64::try_from(self.stored).unwrap_or(i64::MAX);
+        // SAFETY: both descriptors are open; the offset is a local that outlives the call.
+        let moved = unsafe {
+            libc::splice(
+                pipe.as_raw_fd(),
+                std::ptr::null_mut(),
+                self.file.as_raw_fd(),
+                &raw mut offset,
+                len,
+                libc::SPLICE_F_NONBLOCK | libc::SPLICE_F_MOVE,
+            )
+        };
+        let moved = u64::try_from(moved).map_err(|_| io::Error::last_os_error())?;
+        self.stored += moved;
+        Ok(moved)
+    }
+
+    fn pass(&mut self, pipe: &OwnedFd) -> io::Result<u64> {
+        let mut buffer = [0; READ_BYTES];
+        let read = nix::unistd::read(pipe, &mut buffer)?;
+        let read = u64::try_from(read).unwrap_or(u64::MAX);
+        if read > 0 {
+            self.past += read;
+            if let Err(error) = self.count(false) {
+                self.failure.get_or_insert(error);
+            }
+        }
+        Ok(read)
+    }
+
+    /// Writes down how many bytes are past the cap; `is_whole`: the one in the file is among them.
+    fn count(&self, is_whole: bool) -> io::Result<()> {
+        let file = File::options().create(true).truncate(false).write(true).open(&self.past_file)?;
+        let mut count = [0; 9];
+        count[..8].copy_from_slice(&self.past.to_le_bytes());
+        count[8] = u8::from(is_whole);
+        file.write_all_at(&count, 0)
+    }
+
+    fn tally(mut self) -> Tally {
+        if self.stored > self.max {
+            self.past += self.stored - self.max;
+            self.stored = self.max;
+            // In this order, should this executor be killed here.
+            let cut = self.count(true).and_then(|()| self.file.set_len(self.max));
+            if let Err(error) = cut {
+                self.failure.get_or_insert(error);
+            }
+        }
+        Tally { stored: self.stored, written: self.stored + self.past, failure: self.failure }
+    }
+}
+
+fn past_path(path: &Path) -> PathBuf {
+    path.with_extension("past")
 }
 
 /// Where the capture of a stream lies.
@@ -170,10 +327,7 @@ mod tests {
     use super::*;
 
     /// Writes on a thread of its own, as a process would, and gives what was captured.
-    async fn captured(
-        bytes_max: u64,
-        write: impl FnOnce(std::fs::File) + Send + 'static,
-    ) -> (Recorded, Vec<u8>) {
+    async fn captured(bytes_max: u64, write: impl FnOnce(File) + Send + 'static) -> (Recorded, Vec<u8>) {
         let dir = tempfile::tempdir().unwrap();
         let (fd, capture) = Capture::start(dir.path().join("stdout"), Bytes(bytes_max)).await.unwrap();
         let writer = std::thread::spawn(move || write(fd.into()));

@@ -57,6 +57,28 @@ impl Census {
     }
 }
 
+impl Census {
+    /// What is none of these sandboxes' and not of a broker that lives.
+    fn without(mut self, data_dir: &Path, sandboxes: &[String], has_broker: bool) -> Self {
+        let all = std::mem::take(&mut self.cgroups);
+        let (theirs, others): (Vec<_>, Vec<_>) = all.into_iter().partition(|leaf| sandboxes.contains(leaf));
+        self.cgroups = others;
+        if !theirs.is_empty() {
+            // Of leaves that are removed with their processes.
+            self.processes.clear();
+        }
+        if has_broker {
+            self.ahead = Ahead::default();
+            let disks = disks_dir(data_dir);
+            let is_theirs = |file: &Path| sandboxes.iter().any(|id| file == disks.join(format!("{id}.img")));
+            self.files.retain(|file| !is_theirs(file));
+            // The file of a sandbox's disk has lost its name: only its device tells, and the broker has it.
+            self.loops.clear();
+        }
+        self
+    }
+}
+
 impl fmt::Display for Census {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { cgroups, processes, loops, files, staged, ahead } = self;
@@ -137,6 +159,16 @@ pub fn take(data_dir: &Path) -> Result<Census, Error> {
 /// Destroys what a previous life left and nothing adopts. Goes on past what will not go; returns
 /// what was found and what is still there.
 pub fn sweep(data_dir: &Path) -> Result<(Census, Census), Error> {
+    sweep_beside(data_dir, &[], false)
+}
+
+/// The same, but for these sandboxes; and, if the broker that made them lives, what it made ahead.
+pub(crate) fn sweep_beside(
+    data_dir: &Path,
+    sandboxes: &[String],
+    has_broker: bool,
+) -> Result<(Census, Census), Error> {
+    let take = |data_dir: &Path| take(data_dir).map(|census| census.without(data_dir, sandboxes, has_broker));
     let found = take(data_dir)?;
     if !found.is_empty() {
         let layout = Layout::discover()?;

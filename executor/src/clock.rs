@@ -21,6 +21,13 @@ pub(crate) fn boot_now() -> BootTime {
     })
 }
 
+/// When that was, on the other clock. Now, if this clock did not go yet.
+pub(crate) fn began_at(boot: BootTime) -> Instant {
+    let ago = std::time::Duration::from_micros(boot_now().0.saturating_sub(boot.0));
+    let now = Instant::now();
+    now.checked_sub(ago).unwrap_or(now)
+}
+
 /// The length of time since `began`.
 pub(crate) fn elapsed(began: Instant) -> Millis {
     Millis(u64::try_from(began.elapsed().as_millis()).unwrap_or(u64::MAX))

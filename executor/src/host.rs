@@ -26,7 +26,7 @@ fn checked(result: i64) -> io::Result<i64> {
 }
 
 /// A raw system call result that is a fresh descriptor.
-fn fresh_fd(result: i64) -> io::Result<OwnedFd> {
+pub(crate) fn fresh_fd(result: i64) -> io::Result<OwnedFd> {
     let fd = i32::try_from(checked(result)?).map_err(|_| io::Error::from_raw_os_error(libc::EBADF))?;
     // SAFETY: the kernel just made this descriptor for the caller; nobody else owns it.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })

@@ -6,8 +6,8 @@
 //! borrows one when a call needs it. Keepers are the same executable, started again under another
 //! name, like the broker; there are as many as the sandboxes of the node need.
 //!
-//! A keeper decides nothing and opens nothing. It ends with its executor, and what it held goes with
-//! it. If a keeper dies, its sandboxes can be neither read nor packed any more: the backend ends.
+//! A keeper decides nothing and opens nothing. It ends when the executor and the broker are gone, and
+//! what it held goes with it: so the next executor finds what one that was killed put there. If a keeper dies, its sandboxes can be neither read nor packed any more: the backend ends.
 
 pub(crate) mod client;
 pub(crate) mod protocol;

@@ -11,6 +11,7 @@
 //!                                              └──> attempt: one runner each ──> sandbox::Backend
 //! ```
 
+mod adoption;
 mod agent;
 mod attempt;
 mod backends;

@@ -78,6 +78,22 @@ pub enum Phase {
     Collecting { started_at: Timestamp },
 }
 
+/// What an executor that was killed held of an attempt.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Adopted {
+    Running {
+        started_at: Timestamp,
+    },
+    /// Not acknowledged, as far as is known.
+    Ended {
+        outcome: Box<Outcome>,
+        kept: bool,
+        has_sandbox: bool,
+    },
+    /// Acknowledged; the sandbox waits.
+    Kept,
+}
+
 /// What a runner tells on its way.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Progress {

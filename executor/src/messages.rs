@@ -49,6 +49,25 @@ pub(crate) fn start(message: &v1::StartAttempt) -> Result<Command, WireError> {
     })
 }
 
+/// As it came.
+pub(crate) fn to_start(order: &Order) -> v1::StartAttempt {
+    let input = |input: &Input| v1::Input {
+        path: input.path.clone(),
+        tree: input.tree,
+        sha256: input.sha256.clone(),
+        size: input.size.0,
+    };
+    v1::StartAttempt {
+        attempt: Some(to_wire::attempt(order.attempt)),
+        generation: order.generation.0,
+        step: Some(to_wire::step(&order.step)),
+        continue_from: order.continue_from.map(to_wire::attempt),
+        keep: order.keep,
+        inputs: order.inputs.iter().map(input).collect(),
+        base: order.base.as_ref().map(to_wire::checkpoint),
+    }
+}
+
 fn order(at: At, message: &v1::StartAttempt) -> Result<Order, WireError> {
     let step = from_wire::step(&from_wire::required("step", message.step.clone())?)?;
     let from = message.continue_from.as_ref();

@@ -1,6 +1,7 @@
 //! What every backend offers. The agent half of the executor (link, lifecycle, attempts) sees
 //! sandboxes only through these traits; what a backend cannot do is refused by name.
 
+mod adoption;
 mod channel;
 pub mod container;
 pub mod driven;
@@ -21,9 +22,10 @@ use std::time::Duration;
 use images::layers::{Bounds, Packed, Pinned};
 use rollout::checkpoint::Layer;
 use rollout::quantity::Limit;
-use rollout::{BackendKind, Bytes, Millis};
+use rollout::{BackendKind, BootTime, Bytes, Millis};
 use tokio_util::sync::CancellationToken;
 
+pub use adoption::{AdoptError, Adoption, BaseDeed, Deed, Inheritance};
 pub use driven::Driven;
 
 /// Makes sandboxes. One per executor and backend kind.
@@ -54,6 +56,25 @@ pub trait Backend: Send + Sync + fmt::Debug {
 
     /// Destroys what serves nobody yet, and makes nothing ahead any more. Before the end of the executor.
     async fn wind_up(&self) {}
+
+    /// What an executor that was killed left here. None: nothing, or nothing that may go on.
+    fn inheritance(&self) -> Option<Inheritance> {
+        None
+    }
+
+    /// Takes over a sandbox of [`inheritance`](Self::inheritance). `id` is how this life names it.
+    async fn adopt(&self, id: &str, adoption: Adoption) -> Result<Box<dyn Sandbox>, AdoptError> {
+        let _ = (id, adoption);
+        Err(AdoptError::NotOffered { backend: self.kind().as_str() })
+    }
+
+    /// Destroys what was inherited and not adopted.
+    async fn disinherit(&self) {}
+
+    /// If this executor is killed, its sandboxes may live until then, for the next one.
+    fn keep_until(&self, ends_at: BootTime) {
+        let _ = ends_at;
+    }
 
     /// Resolves when no sandbox can be made any more, with the reason. Those that live may be
     /// gone too.
@@ -188,6 +209,45 @@ pub trait Sandbox: Send + Sync + fmt::Debug {
 
     /// Starts a process as `user`. Exactly fds 0 (from /dev/null), 1 and 2 are open in it.
     async fn spawn(&self, spawn: Spawn) -> Result<Box<dyn Process>, SpawnError>;
+
+    /// What the next executor needs to take it over. None: it dies with this one.
+    fn deed(&self) -> Option<Deed> {
+        None
+    }
+
+    /// A number for a process that is still to be started, by which the next executor finds it.
+    fn number(&self) -> u32 {
+        0
+    }
+
+    /// As [`spawn`](Self::spawn), under a number of [`number`](Self::number).
+    async fn spawn_numbered(&self, number: u32, spawn: Spawn) -> Result<Box<dyn Process>, SpawnError> {
+        let _ = number;
+        self.spawn(spawn).await
+    }
+
+    /// A process that an earlier executor started under that number. None: it never began.
+    fn find(&self, number: u32) -> Option<Box<dyn Process>> {
+        let _ = number;
+        None
+    }
+
+    /// Has copies of the executor's ends of the streams of a process held where the next executor finds
+    /// them, until they are [given up](Self::give_up).
+    async fn entrust(&self, number: u32, ends: Vec<OwnedFd>) -> Result<(), std::io::Error> {
+        let _ = (number, ends);
+        Ok(())
+    }
+
+    /// The first `count` of what was entrusted for a process, in order.
+    async fn entrusted(&self, number: u32, count: u8) -> Result<Vec<OwnedFd>, std::io::Error> {
+        let _ = (number, count);
+        Err(std::io::ErrorKind::Unsupported.into())
+    }
+
+    async fn give_up(&self, number: u32) {
+        let _ = number;
+    }
 
     /// What a driver outside needs of it. None: this backend serves no sessions.
     fn driven(&self) -> Option<&dyn Driven> {
@@ -370,7 +430,7 @@ pub enum Exit {
 }
 
 /// None = not measured on this host.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, serde::Serialize, serde::Deserialize)]
 pub struct Stats {
     pub oom_kills: Option<u64>,
     /// Forks refused by the pids limit.

@@ -13,11 +13,12 @@ use tokio_util::sync::CancellationToken;
 
 use crate::agent::{Agent, Parts};
 use crate::capacity::{self, Measured, Vitals};
+use crate::lease::Lease;
 use crate::lifecycle::Book;
 use crate::link::{COMMAND_QUEUE_MAX, Link};
 use crate::sessions::{self, Sessions, pressure};
 use crate::workspace::Workspaces;
-use crate::{Backends, Config, Error, census, private_dir};
+use crate::{Backends, Config, Error, adoption, census, private_dir};
 
 const LOCK_FILE: &str = "executor.lock";
 const ATTEMPTS_DIR: &str = "attempts";
@@ -54,8 +55,8 @@ impl Handle {
 
 /// Runs an executor in the background until `token`.
 ///
-/// What a previous life left in the data directory's `attempts` is removed first. Sandboxes it
-/// left are the backends' to find: sweep them before this is called, while they are made.
+/// What a previous life left goes on if the backends inherited it; all else in the data directory's
+/// `attempts` is removed first. Sandboxes are the backends' to find: they sweep while they are made.
 pub fn serve(
     config: Config,
     backends: impl Into<Backends>,
@@ -63,7 +64,13 @@ pub fn serve(
 ) -> Result<Handle, Error> {
     let backends = backends.into();
     let lock = lock(&config.data_dir)?;
-    let attempts_dir = empty_dir(config.data_dir.join(ATTEMPTS_DIR))?;
+    let attempts_dir = config.data_dir.join(ATTEMPTS_DIR);
+    let left = backends.first().inheritance();
+    // Without the name of the incarnation nothing can go on under it.
+    let left = left.and_then(|left| Some((adoption::incarnation(&config.data_dir)?, left.ends_at)));
+    if left.is_none() {
+        empty_dir(&attempts_dir)?;
+    }
     let layers_dir = census::layers_dir(&config.data_dir);
     private_dir::make(&layers_dir).map_err(|source| Error::DataDir {
         action: "make",
@@ -83,8 +90,18 @@ pub fn serve(
     let (sampled, measured) = watch::channel(now);
     let (vitals, heartbeats) = watch::channel(Vitals { measured: now, ..Vitals::default() });
     let (to_agent, from_link) = mpsc::channel(COMMAND_QUEUE_MAX);
-    let (lease_sender, lease) = watch::channel(None);
-    let (incarnation_sender, incarnation) = watch::channel(IncarnationId::from_bits(rand::random()));
+    let fresh = || IncarnationId::from_bits(rand::random());
+    let this_life = left.as_ref().map_or_else(fresh, |(incarnation, _)| *incarnation);
+    let path = config.data_dir.clone();
+    adoption::set_incarnation(&path, this_life).map_err(|source| Error::DataDir {
+        action: "write in",
+        path: path.clone(),
+        source,
+    })?;
+    // What goes on does so under the lease it had.
+    let held = left.map(|(incarnation, ends_at)| Lease { incarnation, ends_at });
+    let (lease_sender, lease) = watch::channel(held);
+    let (incarnation_sender, incarnation) = watch::channel(this_life);
     let link = Link::new(&config, to_agent, heartbeats, lease_sender)?;
     let data_dir = config.data_dir.clone();
     let bounds = config.pressure;
@@ -100,7 +117,10 @@ pub fn serve(
     let listener = sessions::listen(&socket).map_err(|source| Error::Listen { path: socket, source })?;
     let workspaces = Arc::new(Workspaces::new(layers, config.images_dir.clone()));
     let made_by = backends.clone();
-    let agent = Agent::new(Parts {
+    let (adopting, adopted_by) = (Arc::clone(&workspaces), backends.clone());
+    let (attempts, capture_bytes_max) = (attempts_dir.clone(), config.capture_bytes_max);
+    let leases = lease.clone();
+    let mut agent = Agent::new(Parts {
         book: Book::new(offered, config.reserves, now),
         config,
         backends,
@@ -119,6 +139,10 @@ pub fn serve(
     let task = tokio::spawn(async move {
         // Held as long as the executor runs, whatever becomes of the handle.
         let _lock = lock;
+        let estate = adoption::adopt(&adopted_by, &adopting, &attempts, capture_bytes_max).await;
+        agent.take_over(estate);
+        drop(adopting);
+        let keeping = tokio::spawn(keep_until(adopted_by, leases));
         let link = tokio::spawn(link.run(ended.clone()));
         let sampler = tokio::spawn(sample(data_dir, sampled, ended.clone()));
         let pressure = tokio::spawn(pressure::watch(Arc::clone(&sessions), bounds, ended.clone()));
@@ -133,9 +157,23 @@ pub fn serve(
                 tracing::error!(name, %error, "a task of the executor failed");
             }
         }
+        keeping.abort();
         ended_by
     });
     Ok(Handle { token, incarnation, task })
+}
+
+/// Whoever keeps sandboxes for the next executor, should this one be killed, hears how long it may.
+async fn keep_until(backends: Backends, mut leases: watch::Receiver<Option<Lease>>) {
+    loop {
+        let lease = *leases.borrow_and_update();
+        if let Some(lease) = lease {
+            backends.first().keep_until(lease.ends_at);
+        }
+        if leases.changed().await.is_err() {
+            return;
+        }
+    }
 }
 
 fn lock(data_dir: &Path) -> Result<File, Error> {
@@ -154,7 +192,8 @@ fn lock(data_dir: &Path) -> Result<File, Error> {
     }
 }
 
-fn empty_dir(path: PathBuf) -> Result<PathBuf, Error> {
+fn empty_dir(path: &Path) -> Result<(), Error> {
+    let path = path.to_owned();
     match std::fs::remove_dir_all(&path) {
         Err(source) if source.kind() != io::ErrorKind::NotFound => {
             return Err(Error::DataDir { action: "empty", path, source });
@@ -162,7 +201,7 @@ fn empty_dir(path: PathBuf) -> Result<PathBuf, Error> {
         _ => {}
     }
     match private_dir::make(&path) {
-        Ok(()) => Ok(path),
+        Ok(()) => Ok(()),
         Err(source) => Err(Error::DataDir { action: "make", path, source }),
     }
 }

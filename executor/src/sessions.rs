@@ -37,6 +37,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant, SystemTime};
 
 use rollout::{NodeId, RolloutId, SandboxId, StepIndex};
+use tokio::sync::watch;
 
 use crate::broker::serve::lock;
 use crate::lifecycle::At;
@@ -55,6 +56,9 @@ const LOGS_KEPT: Duration = Duration::from_secs(24 * 3600);
 const LOGS_MAX: usize = 4096;
 const LOGS_BYTES_MAX: u64 = 4 << 30;
 
+/// For a session of an earlier executor to serve again.
+const COMING_WAIT: Duration = Duration::from_secs(30);
+
 /// Between two looks at what is left.
 const PRUNE_EVERY: Duration = Duration::from_secs(60);
 
@@ -66,6 +70,8 @@ pub(crate) struct Sessions {
     node: NodeId,
     logs_dir: PathBuf,
     live: Mutex<BTreeMap<Key, Arc<Live>>>,
+    /// Sessions of an earlier executor that will serve in a moment: their calls wait.
+    coming: watch::Sender<BTreeSet<Key>>,
     pruned_at: Mutex<Option<Instant>>,
     past: PastLogs,
 }
@@ -75,6 +81,19 @@ pub(crate) struct Sessions {
 pub(crate) struct Entered {
     sessions: Arc<Sessions>,
     pub live: Arc<Live>,
+}
+
+/// A session that another executor began and this one is about to serve.
+#[derive(Debug)]
+pub(crate) struct Coming {
+    sessions: Arc<Sessions>,
+    key: Key,
+}
+
+impl Drop for Coming {
+    fn drop(&mut self) {
+        self.sessions.has_come(self.key);
+    }
 }
 
 impl Drop for Entered {
@@ -99,6 +118,7 @@ impl Sessions {
             node,
             logs_dir,
             live: Mutex::default(),
+            coming: watch::Sender::default(),
             pruned_at: Mutex::default(),
             past: PastLogs::default(),
         }
@@ -126,6 +146,12 @@ impl Sessions {
         }
     }
 
+    /// The log of an attempt that another executor began: what it had dispatched and not done is unknown.
+    /// Blocks.
+    pub(crate) fn log_again(&self, at: At) -> Result<ActionLog, LogError> {
+        ActionLog::resume(&self.log_path(at))
+    }
+
     fn log_path(&self, at: At) -> PathBuf {
         self.logs_dir.join(format!("{}.{}", at.attempt, at.generation))
     }
@@ -133,8 +159,30 @@ impl Sessions {
     /// From now on it is found by its name.
     pub(crate) fn enter(self: &Arc<Self>, parts: Parts, sandbox: Box<dyn Sandbox>) -> Entered {
         let live = Live::new(parts, sandbox);
+        service::recall(&live);
         lock(&self.live).insert(key(live.at), Arc::clone(&live));
+        self.has_come(key(live.at));
         Entered { sessions: Arc::clone(self), live }
+    }
+
+    /// Until it is entered or the guard is dropped, its calls wait.
+    pub(crate) fn expect(self: &Arc<Self>, at: At) -> Coming {
+        self.coming.send_if_modified(|coming| coming.insert(key(at)));
+        Coming { sessions: Arc::clone(self), key: key(at) }
+    }
+
+    fn has_come(&self, key: Key) {
+        self.coming.send_if_modified(|coming| coming.remove(&key));
+    }
+
+    /// As [`find`](Self::find), once a session that goes on under this executor serves.
+    async fn find_soon(&self, id: &SandboxId) -> Option<Arc<Live>> {
+        let key = (id.rollout, id.step);
+        let mut coming = self.coming.subscribe();
+        let come = async { coming.wait_for(|coming| !coming.contains(&key)).await.is_ok() };
+        // One that does not come in time is not here.
+        let _ = tokio::time::timeout(COMING_WAIT, come).await;
+        self.find(id)
     }
 
     fn find(&self, id: &SandboxId) -> Option<Arc<Live>> {

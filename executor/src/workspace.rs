@@ -58,6 +58,11 @@ pub(crate) struct Workspaces {
 }
 
 impl Workspaces {
+    /// A layer of this node, by where its tree is.
+    pub(crate) fn pin(&self, tree: &std::path::Path) -> Option<Pinned> {
+        self.store.get_at(tree)
+    }
+
     pub(crate) fn new(store: LayerStore, images_dir: Option<PathBuf>) -> Self {
         Self {
             store,

@@ -152,7 +152,7 @@ def census(data: pathlib.Path) -> dict[str, list[str]]:
 
 
 def assert_census_empty(data: pathlib.Path):
-    """Teardown after a SIGKILL is the broker's, a moment later: wait for it, bounded."""
+    """After a SIGKILL the broker keeps what lives until the lease is over: wait for that, bounded."""
     try:
         wait_until(lambda: not census(data), "an empty census", 60)
     except AssertionError:

@@ -8,7 +8,7 @@
 
 mod process;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
 
@@ -19,6 +19,10 @@ use crate::process::Given;
 
 /// Processes started by request and alive at once. Past it a spawn is refused with EAGAIN.
 const PROCESSES_MAX: usize = 4096;
+
+/// Ends that are remembered, for an executor that was not told of them. The oldest are forgotten: a command
+/// that somebody still waits for is the last one of its sandbox, and of shells that run a few are there.
+const ENDS_MAX: usize = 256;
 
 /// The C library calls this: what Rust would do before its own `main` is for programs with
 /// threads and standard streams, and each sandbox would wait for it.
@@ -43,6 +47,10 @@ struct Init {
     children_changed: OwnedFd,
     /// Ticket of each live process that was asked for, by pid.
     tickets: BTreeMap<i32, u32>,
+    /// The largest of them so far.
+    last: u32,
+    /// Ticket and wait status of the processes that ended last.
+    ends: VecDeque<(u32, i32)>,
 }
 
 impl Init {
@@ -63,7 +71,8 @@ impl Init {
             }
             OwnedFd::from_raw_fd(fd)
         };
-        Ok(Self { channel, children_changed, tickets: BTreeMap::new() })
+        let (tickets, ends) = (BTreeMap::new(), VecDeque::new());
+        Ok(Self { channel, children_changed, tickets, last: 0, ends })
     }
 
     fn serve(&mut self) -> io::Result<()> {
@@ -134,6 +143,7 @@ impl Init {
                 let reaped = self.reap(0)?;
                 self.send(Event::KilledAll { ticket, reaped })
             }
+            Request::Replay { ticket } => self.replay(ticket),
         }
     }
 
@@ -149,12 +159,23 @@ impl Init {
         match started {
             Ok((pid, terminal)) => {
                 self.tickets.insert(pid, ticket);
+                self.last = self.last.max(ticket);
                 let event = Event::Started { ticket, pid }.encode();
                 let terminal = terminal.as_ref().map(AsRawFd::as_raw_fd);
                 packet::send(self.channel.as_fd(), &event, terminal.as_slice(), 0)
             }
             Err((stage, errno)) => self.send(Event::NotStarted { ticket, stage, errno }),
         }
+    }
+
+    fn replay(&self, ticket: u32) -> io::Result<()> {
+        for (&pid, &ticket) in &self.tickets {
+            self.send(Event::Started { ticket, pid })?;
+        }
+        for &(ticket, status) in &self.ends {
+            self.send(Event::Exited { ticket, status })?;
+        }
+        self.send(Event::Replayed { ticket, last: self.last })
     }
 
     /// Collects ended children: with WNOHANG those there are, with 0 until none is left.
@@ -172,6 +193,10 @@ impl Init {
             }
             reaped += 1;
             if let Some(ticket) = self.tickets.remove(&pid) {
+                if self.ends.len() >= ENDS_MAX {
+                    self.ends.pop_front();
+                }
+                self.ends.push_back((ticket, status));
                 self.send(Event::Exited { ticket, status })?;
             }
         }

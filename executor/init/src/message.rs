@@ -3,7 +3,7 @@
 //! past a bound.
 
 /// First byte of every message. Both ends are of one build; a message of another is refused.
-pub const VERSION: u8 = 2;
+pub const VERSION: u8 = 3;
 /// The largest message on a channel, in bytes.
 pub const MESSAGE_MAX: usize = 64 * 1024;
 /// The largest spawn body (argv, environment, cwd), in bytes. Past [`MESSAGE_MAX`] it travels in
@@ -24,6 +24,9 @@ pub enum Request {
     Signal { ticket: u32, process: u32, signal: i32 },
     /// Kills every process but init, and answers when all are reaped.
     KillAll { ticket: u32 },
+    /// From an executor that does not know what an earlier one was told: init tells again which of its
+    /// processes run, and how the last ones ended.
+    Replay { ticket: u32 },
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -97,6 +100,11 @@ pub enum Event {
     KilledAll {
         ticket: u32,
         reaped: u32,
+    },
+    /// Everything was told again. `last` is the largest ticket init ever had of a process.
+    Replayed {
+        ticket: u32,
+        last: u32,
     },
 }
 
@@ -200,6 +208,10 @@ impl Request {
                 out.push(4);
                 out.extend(ticket.to_le_bytes());
             }
+            Self::Replay { ticket } => {
+                out.push(5);
+                out.extend(ticket.to_le_bytes());
+            }
         }
         out
     }
@@ -211,6 +223,7 @@ impl Request {
             2 => Self::SpawnFromFile { ticket: from.u32()? },
             3 => Self::Signal { ticket: from.u32()?, process: from.u32()?, signal: from.i32()? },
             4 => Self::KillAll { ticket: from.u32()? },
+            5 => Self::Replay { ticket: from.u32()? },
             _ => return Err(Malformed("unknown request")),
         };
         from.end()?;
@@ -282,6 +295,7 @@ impl Event {
             Self::Exited { ticket, status } => (4, ticket, status, 0),
             Self::Signalled { ticket, errno } => (5, ticket, errno, 0),
             Self::KilledAll { ticket, reaped } => (6, ticket, 0, reaped),
+            Self::Replayed { ticket, last } => (7, ticket, 0, last),
         };
         let mut out = [0; EVENT_LEN];
         out[0] = VERSION;
@@ -306,6 +320,7 @@ impl Event {
             4 => Self::Exited { ticket, status: number },
             5 => Self::Signalled { ticket, errno: number },
             6 => Self::KilledAll { ticket, reaped: more },
+            7 => Self::Replayed { ticket, last: more },
             _ => return Err(Malformed("unknown event")),
         })
     }
@@ -403,6 +418,7 @@ mod tests {
             Request::SpawnFromFile { ticket: u32::MAX },
             Request::Signal { ticket: 1, process: 2, signal: -9 },
             Request::KillAll { ticket: 3 },
+            Request::Replay { ticket: 9 },
         ]
     }
 
@@ -417,6 +433,7 @@ mod tests {
             Event::Exited { ticket: 2, status: 137 << 8 },
             Event::Signalled { ticket: 3, errno: 3 },
             Event::KilledAll { ticket: 4, reaped: 9 },
+            Event::Replayed { ticket: u32::MAX, last: 3 },
         ];
         events.extend(Stage::ALL.map(|stage| Event::NotStarted { ticket: 5, stage, errno: 2 }));
         for event in events {

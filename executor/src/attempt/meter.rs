@@ -27,6 +27,17 @@ impl Meter {
         }
     }
 
+    /// Of work that began under another executor. What it saw on its way is not known.
+    pub fn resume(base: Stats, now: Stats) -> Self {
+        let mut meter = Self::start(base);
+        meter.sample(now);
+        meter
+    }
+
+    pub fn base(&self) -> Stats {
+        self.base
+    }
+
     pub fn sample(&mut self, now: Stats) {
         self.disk_peak = self.disk_peak.max(now.disk_used);
         self.memory_held_peak = self.memory_held_peak.max(now.memory_held);

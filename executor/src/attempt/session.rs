@@ -16,8 +16,9 @@ use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, MissedTickBehavior, interval_at, sleep, sleep_until, timeout};
 
 use super::meter::Meter;
+use super::record::{Begun, Book, Stage};
 use super::{Clock, Tools, killed};
-use crate::clock::{elapsed, wall_now};
+use crate::clock::{began_at, boot_now, elapsed, wall_now};
 use crate::lifecycle::{At, Kill, Order, Phase, Progress};
 use crate::outputs::{self, CollectError};
 use crate::sandbox::Sandbox;
@@ -39,6 +40,9 @@ pub(super) struct Session<'a> {
     pub dir: &'a Path,
     pub clock: Clock,
     pub env: BTreeMap<String, String>,
+    pub book: &'a Book,
+    /// What another executor began, and this one goes on with.
+    pub begun: Option<Begun>,
 }
 
 type Kills = watch::Receiver<Option<Kill>>;
@@ -69,12 +73,28 @@ impl Session<'_> {
         let at = At { attempt: self.order.attempt, generation: self.order.generation };
         let digest = sandbox.image_digest().to_owned();
         let sessions = Arc::clone(&self.tools.sessions);
+        // What the other executor had begun is unknown, and nothing of it goes on unseen.
+        if self.begun.is_some()
+            && let Err(error) = sandbox.kill_all().await
+        {
+            return self.not_begun(format!("its processes could not be ended: {error}"), &digest, sandbox);
+        }
         let log = match self.log(at).await {
             Ok(log) => log,
             Err(problem) => return self.not_begun(problem, &digest, sandbox),
         };
         let (saved, mut saves) = mpsc::channel(SAVED_QUEUE_MAX);
-        let mut meter = Meter::start(sandbox.stats().await);
+        let now = sandbox.stats().await;
+        let begun = self.begun.clone().unwrap_or_else(|| Begun {
+            number: 0,
+            began: boot_now(),
+            started_at: wall_now(),
+            boot: elapsed(self.clock.began),
+            base: now,
+            planted: None,
+            timed_out: false,
+        });
+        let mut meter = Meter::resume(begun.base, now);
         let parts = Parts {
             at,
             node: sessions.node().clone(),
@@ -88,8 +108,10 @@ impl Session<'_> {
             parked: self.order.parked.clone(),
             serves_others: self.order.keep,
         };
-        let (began, started_at) = (Instant::now(), wall_now());
-        let boot = elapsed(self.clock.began);
+        let (began, started_at, boot) = (began_at(begun.began), begun.started_at, begun.boot);
+        if let Err(error) = self.book.write(sandbox.as_ref(), Stage::Session(begun)) {
+            tracing::warn!(attempt = %at.attempt, %error, "this session would not outlive the executor");
+        }
         let entered = sessions.enter(parts, sandbox);
         let live = &entered.live;
         progress(Progress::Phase(Phase::Running { started_at }));
@@ -157,7 +179,9 @@ impl Session<'_> {
     /// A new log, or one that goes on after what was recorded before it was parked.
     async fn log(&self, at: At) -> Result<ActionLog, String> {
         let sessions = Arc::clone(&self.tools.sessions);
+        let goes_on = self.begun.is_some();
         let before = self.order.parked.as_ref().and_then(|parked| parked.log.as_ref());
+        let before = before.filter(|_| !goes_on);
         let from = match before {
             None => None,
             Some(log) => {
@@ -168,6 +192,7 @@ impl Session<'_> {
             }
         };
         let made = tokio::task::spawn_blocking(move || match from {
+            None if goes_on => sessions.log_again(at),
             None => sessions.new_log(at),
             Some(from) => {
                 let log = sessions.resumed_log(at, &from);

@@ -19,11 +19,12 @@ use tokio::time::{Instant, sleep, sleep_until, timeout};
 use super::account::Account;
 use super::meter::Meter;
 use super::provision::{Ready, start_timeout_words};
+use super::record::{Begun, Book, Stage};
 use super::saving::Saver;
 use super::{Clock, Tools, environment, killed};
 use crate::capture::{self, Capture, Stream};
 use crate::ceilings::{FILES_PER_CAPTURE, descriptors};
-use crate::clock::{elapsed, wall_now};
+use crate::clock::{began_at, boot_now, elapsed, wall_now};
 use crate::grading;
 use crate::lifecycle::{Kill, Order, Phase, Progress};
 use crate::outputs::{self, CollectError};
@@ -47,6 +48,16 @@ pub(super) struct Work<'a> {
     pub clock: Clock,
     pub env: BTreeMap<String, String>,
     pub saver: &'a Saver<'a>,
+    pub book: &'a Book,
+}
+
+/// A command that another executor began.
+#[derive(Debug)]
+pub(crate) struct Resumed {
+    pub begun: Begun,
+    pub process: Box<dyn Process>,
+    pub stdout: Capture,
+    pub stderr: Capture,
 }
 
 type Kills = watch::Receiver<Option<Kill>>;
@@ -83,7 +94,7 @@ impl Work<'_> {
             opened = self.open_captures() => opened,
             kill = killed(kills) => return account.killed(&kill),
         };
-        let (stdout, stderr, captures) = match opened {
+        let (stdout, stderr, copies, captures) = match opened {
             Ok(opened) => opened,
             Err(source) => {
                 let error = StorageError::capture(self.dir, source);
@@ -98,27 +109,96 @@ impl Work<'_> {
             stdout,
             stderr,
         };
+        account.boot = elapsed(self.clock.began);
+        let mut begun = Begun {
+            number: self.sandbox.number(),
+            began: boot_now(),
+            started_at: wall_now(),
+            boot: account.boot,
+            base: account.meter.base(),
+            planted: ready.reward_problem.as_ref().and_then(planted_path),
+            timed_out: false,
+        };
+        // Before it runs: the next executor either finds that it never did, or goes on with it.
+        self.entrust(&begun, copies).await;
         let spawned = tokio::select! {
-            spawned = self.sandbox.spawn(spawn) => spawned,
+            spawned = self.sandbox.spawn_numbered(begun.number, spawn) => spawned,
             kill = killed(kills) => return account.killed(&kill),
             () = sleep_until(ready.start_deadline) => {
                 let words = start_timeout_words(elapsed(self.clock.began), self.order.step.start_timeout);
                 return account.decide(FailureCode::StartTimeout, words);
             }
         };
-        let (began, started_at) = (Instant::now(), wall_now());
-        account.boot = elapsed(self.clock.began);
-        let mut kill = None;
         match spawned {
-            Err(error) => account.end = not_started(error),
+            Err(error) => {
+                account.end = not_started(error);
+                self.finish(ready.reward_problem, captures, account, kills, None).await;
+            }
             Ok(process) => {
-                progress(Progress::Phase(Phase::Running { started_at }));
-                kill = self.wait(process.as_ref(), began, account, kills, progress).await;
-                account.started = Some((started_at, elapsed(began)));
-                self.end_step(process.as_ref(), account).await;
-                progress(Progress::Phase(Phase::Collecting { started_at }));
+                progress(Progress::Phase(Phase::Running { started_at: begun.started_at }));
+                let began = Instant::now();
+                let kill = self.see_out(process.as_ref(), began, &mut begun, account, kills, progress).await;
+                self.finish(ready.reward_problem, captures, account, kills, kill).await;
             }
         }
+        self.sandbox.give_up(begun.number).await;
+    }
+
+    /// Goes on with what another executor began.
+    pub async fn resume(
+        &self,
+        resumed: Resumed,
+        kills: &mut Kills,
+        progress: &(impl Fn(Progress) + Sync),
+    ) -> Outcome {
+        let Resumed { mut begun, process, stdout, stderr } = resumed;
+        let meter = Meter::resume(begun.base, self.sandbox.stats().await);
+        let mut account = Account::new(meter, begun.boot);
+        let began = began_at(begun.began);
+        let kill = self.see_out(process.as_ref(), began, &mut begun, &mut account, kills, progress).await;
+        let planted = begun.planted.take().map(|path| RewardProblem::Planted { path });
+        self.finish(planted, Captures { stdout, stderr }, &mut account, kills, kill).await;
+        self.sandbox.give_up(begun.number).await;
+        account.outcome(self.order, self.clock, self.sandbox.image_digest())
+    }
+
+    /// What cannot be entrusted is not written down either: then it ends with this executor.
+    async fn entrust(&self, begun: &Begun, copies: Vec<OwnedFd>) {
+        let entrusted = match self.sandbox.entrust(begun.number, copies).await {
+            Ok(()) => self.book.write(self.sandbox, Stage::Command(begun.clone())),
+            Err(error) => Err(error),
+        };
+        if let Err(error) = entrusted {
+            tracing::warn!(attempt = %self.order.attempt, %error, "this attempt would not outlive the executor");
+        }
+    }
+
+    /// From the beginning of the command until every process is gone.
+    async fn see_out(
+        &self,
+        process: &dyn Process,
+        began: Instant,
+        begun: &mut Begun,
+        account: &mut Account,
+        kills: &mut Kills,
+        progress: &(impl Fn(Progress) + Sync),
+    ) -> Option<Kill> {
+        let started_at = begun.started_at;
+        let kill = self.wait(process, began, begun, account, kills, progress).await;
+        account.started = Some((started_at, elapsed(began)));
+        self.end_step(process, account).await;
+        progress(Progress::Phase(Phase::Collecting { started_at }));
+        kill
+    }
+
+    async fn finish(
+        &self,
+        planted: Option<RewardProblem>,
+        captures: Captures,
+        account: &mut Account,
+        kills: &mut Kills,
+        kill: Option<Kill>,
+    ) {
         if let Some(kill) = &kill {
             account.killed(kill);
         }
@@ -127,21 +207,21 @@ impl Work<'_> {
         }
         let is_decided = account.verdict.is_some();
         tokio::select! {
-            () = self.collect(ready.reward_problem, captures, account) => {}
+            () = self.collect(planted, captures, account) => {}
             kill = killed_later(kills, is_decided) => account.killed(&kill),
         }
     }
 
-    async fn open_captures(&self) -> io::Result<(OwnedFd, OwnedFd, Captures)> {
+    async fn open_captures(&self) -> io::Result<(OwnedFd, OwnedFd, Vec<OwnedFd>, Captures)> {
         // Both at once: two commands never wait for each other's second half.
         let held = Arc::new(descriptors::wait_for(2 * FILES_PER_CAPTURE).await?);
         let open = |stream| {
             let path = capture::path(self.dir, stream);
-            Capture::start_with(path, self.tools.capture_bytes_max, Arc::clone(&held))
+            Capture::start_shared(path, self.tools.capture_bytes_max, Arc::clone(&held))
         };
-        let (out, stdout) = open(Stream::Stdout).await?;
-        let (err, stderr) = open(Stream::Stderr).await?;
-        Ok((out, err, Captures { stdout, stderr }))
+        let (out, out_copy, stdout) = open(Stream::Stdout).await?;
+        let (err, err_copy, stderr) = open(Stream::Stderr).await?;
+        Ok((out, err, vec![out_copy, err_copy], Captures { stdout, stderr }))
     }
 
     /// Until the command ends by itself, by its deadline or by a kill.
@@ -149,10 +229,12 @@ impl Work<'_> {
         &self,
         process: &dyn Process,
         began: Instant,
+        begun: &mut Begun,
         account: &mut Account,
         kills: &mut Kills,
         progress: &(impl Fn(Progress) + Sync),
     ) -> Option<Kill> {
+        account.timed_out = begun.timed_out;
         let deadline = sleep_until(began + Duration::from_millis(self.order.step.timeout.0));
         let (exit, died) = (process.wait(), self.sandbox.died());
         tokio::pin!(deadline, exit, died);
@@ -176,7 +258,10 @@ impl Work<'_> {
             }
         }
         drop(saving);
-        account.timed_out = true;
+        (account.timed_out, begun.timed_out) = (true, true);
+        if let Err(error) = self.book.write(self.sandbox, Stage::Command(begun.clone())) {
+            tracing::warn!(attempt = %self.order.attempt, %error, "its deadline is not written down");
+        }
         if let Err(error) = process.signal(SIGTERM).await {
             tracing::debug!(%error, "the step could not be told to end");
         }
@@ -276,6 +361,11 @@ impl Work<'_> {
         }
         Ok(())
     }
+}
+
+/// The only problem a grader has before it begins.
+fn planted_path(problem: &RewardProblem) -> Option<String> {
+    if let RewardProblem::Planted { path } = problem { Some(path.clone()) } else { None }
 }
 
 /// A kill, unless the attempt was killed already.

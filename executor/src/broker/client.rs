@@ -4,20 +4,30 @@ use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::process::CommandExt;
+use std::path::Path;
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
+use nix::sys::socket::{setsockopt, sockopt};
+use nix::sys::time::TimeVal;
+use rollout::BootTime;
 use sandbox_init::packet;
 use tokio::io::unix::AsyncFd;
 use tokio::sync::{Semaphore, oneshot, watch};
 
 use super::MARK;
-use super::protocol::{Action, DATAGRAM_MAX, Hello, Outcome, Reply, Request};
+use super::protocol::{Action, DATAGRAM_MAX, Estate, Hello, Knock, Outcome, Reply, Request};
 use super::serve::lock;
+use super::{build, orphaned};
 
 /// Requests on their way to or in the broker. More wait here, in order.
 const IN_FLIGHT_MAX: usize = 64;
+
+/// For room in the socket to the broker, in milliseconds.
+const TELL_WAIT_MS: i32 = 1_000;
+/// For a broker to hand over: as long as it may wait for its executor's end first.
+const KNOCK_WAIT_S: i64 = 30;
 
 type Answer = (Outcome, Vec<OwnedFd>);
 
@@ -26,6 +36,20 @@ struct Waiting {
     answer: oneshot::Sender<Answer>,
     /// Of a creation: what to destroy if nobody waits for it any more.
     created: Option<String>,
+}
+
+/// What an executor that was killed left behind.
+#[derive(Debug)]
+pub struct Inherited {
+    pub client: Arc<Client>,
+    /// The lock of the data directory.
+    pub data_lock: OwnedFd,
+    /// Their control sockets.
+    pub keepers: Vec<OwnedFd>,
+    /// Names of what lives.
+    pub sandboxes: Vec<String>,
+    /// Until then it may live; none: no lease ever covered it.
+    pub ends_at: Option<BootTime>,
 }
 
 #[derive(Debug)]
@@ -69,8 +93,48 @@ impl Client {
                 "the broker ended before it was ready; its standard error says why",
             ));
         }
+        Self::over(ours)
+    }
+
+    /// Asks the broker that an executor of this directory left behind for what it keeps. Blocks. None: there
+    /// is none, or it is of another build and destroys everything now. Call within a tokio runtime.
+    pub fn inherit(data_dir: &Path) -> io::Result<Option<Inherited>> {
+        let Some(socket) = orphaned::knock(data_dir)? else { return Ok(None) };
+        let wait = TimeVal::new(KNOCK_WAIT_S, 0);
+        setsockopt(&socket, sockopt::ReceiveTimeout, &wait)?;
+        packet::send(socket.as_fd(), &serde_json::to_vec(&Knock { build: build::id()? })?, &[], 0)?;
+        let mut buffer = vec![0; DATAGRAM_MAX];
+        let (mut data_lock, mut ends_at_us, mut keepers, mut sandboxes) =
+            (None, None, Vec::new(), Vec::new());
+        loop {
+            let Some((len, fds)) = packet::receive(socket.as_fd(), &mut buffer, 0)? else { return Ok(None) };
+            match serde_json::from_slice(&buffer[..len]) {
+                Ok(Estate::Begin { ends_at_us: until }) => {
+                    ends_at_us = until.map(BootTime);
+                    data_lock = fds.into_iter().next();
+                }
+                Ok(Estate::Keeper) => keepers.extend(fds),
+                Ok(Estate::Names(names)) => sandboxes.extend(names),
+                Ok(Estate::Done) => break,
+                Ok(Estate::Refused { build }) => {
+                    tracing::warn!(build, "sandboxes of another build are destroyed, not adopted");
+                    return Ok(None);
+                }
+                Err(_) => {
+                    tracing::warn!("a broker that cannot be understood: its sandboxes are destroyed");
+                    return Ok(None);
+                }
+            }
+        }
+        let missing = || io::Error::other("the broker gave no lock");
+        let data_lock = data_lock.ok_or_else(missing)?;
+        let client = Self::over(socket)?;
+        Ok(Some(Inherited { client, data_lock, keepers, sandboxes, ends_at: ends_at_us }))
+    }
+
+    fn over(socket: OwnedFd) -> io::Result<Arc<Self>> {
         let client = Arc::new(Self {
-            socket: watched(ours)?,
+            socket: watched(socket)?,
             waiting: Mutex::default(),
             next_ticket: AtomicU64::new(1),
             room: Semaphore::new(IN_FLIGHT_MAX),
@@ -88,7 +152,7 @@ impl Client {
         let ticket = self.next_ticket.fetch_add(1, Ordering::Relaxed);
         let created = match &action {
             Action::Create(create) => Some(create.id.clone()),
-            Action::Destroy { .. } | Action::Levels => None,
+            _ => None,
         };
         let bytes = serde_json::to_vec(&Request { ticket, action })?;
         if bytes.len() > DATAGRAM_MAX {
@@ -136,7 +200,7 @@ impl Client {
     /// Destroys without anyone waiting; what is left is logged and found by the next census.
     pub fn destroy_detached(self: &Arc<Self>, id: String) {
         let Ok(runtime) = tokio::runtime::Handle::try_current() else {
-            // No runtime, no executor: the broker destroys all when the socket closes.
+            // No runtime, no executor: the broker destroys all when it is told of the end.
             return;
         };
         let client = Arc::clone(self);
@@ -181,8 +245,29 @@ impl Client {
         self.close();
     }
 
+    /// Tells what has no answer. Never waits long.
+    pub fn tell(&self, action: Action, fds: &[i32]) -> io::Result<()> {
+        let bytes = serde_json::to_vec(&Request { ticket: 0, action })?;
+        let socket = self.socket.get_ref();
+        loop {
+            match packet::send(socket.as_fd(), &bytes, fds, libc::MSG_DONTWAIT) {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    let mut room = libc::pollfd { fd: socket.as_raw_fd(), events: libc::POLLOUT, revents: 0 };
+                    // SAFETY: one entry, as stated.
+                    if unsafe { libc::poll(&raw mut room, 1, TELL_WAIT_MS) } == 0 {
+                        return Err(error);
+                    }
+                }
+                other => return other,
+            }
+        }
+    }
+
     /// Lets the broker destroy everything and end.
     pub fn close(&self) {
+        if let Err(error) = self.tell(Action::End, &[]) {
+            tracing::debug!(%error, "the broker is told of the end by the end of its socket");
+        }
         shut(self.socket.get_ref());
     }
 }

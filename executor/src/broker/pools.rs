@@ -178,7 +178,7 @@ impl Pools {
 
     /// Makes what is short until the end, on a thread that stays in the host's network.
     pub fn run(&self, broker: &Broker) {
-        while let Some(piece) = self.next(broker.socket.as_fd()) {
+        while let Some(piece) = self.next(broker) {
             if let Err((what, error)) = self.make(broker, piece) {
                 // There is no subscriber in this process: its standard error is the executor's.
                 let _ = writeln!(std::io::stderr(), "rollyard broker: making {what} ahead: {error}");
@@ -186,7 +186,7 @@ impl Pools {
         }
     }
 
-    fn next(&self, requests: BorrowedFd<'_>) -> Option<Piece> {
+    fn next(&self, broker: &Broker) -> Option<Piece> {
         let mut state = self.lock();
         loop {
             if state.ending {
@@ -197,7 +197,7 @@ impl Pools {
             let mut pause = state.due_in(now);
             if pause == Some(Duration::ZERO) {
                 // Between two creations of a burst none is in flight, and the next one waits here.
-                if !is_readable(requests)
+                if !is_readable(broker.socket().as_fd())
                     && let Some(piece) = state.short_of(now)
                 {
                     state.begun += 1;

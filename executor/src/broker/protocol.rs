@@ -24,6 +24,35 @@ pub struct Hello {
     pub ahead: bool,
 }
 
+/// The first datagram on the broker's listener, of an executor that wants what an earlier one left.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct Knock {
+    pub build: String,
+}
+
+/// What comes back to a [`Knock`], one datagram each, up to `Done` or `Refused`.
+#[derive(Debug, Serialize, Deserialize)]
+pub enum Estate {
+    /// It is of another build. Everything is destroyed, and then the broker ends.
+    Refused {
+        build: String,
+    },
+    /// With the lock of the data directory.
+    Begin {
+        /// Until then the sandboxes may live: CLOCK_BOOTTIME, in microseconds. None: no executor had a
+        /// lease that covered them.
+        ends_at_us: Option<u64>,
+    },
+    /// With the control socket of a keeper.
+    Keeper,
+    /// Of sandboxes.
+    Names(Vec<String>),
+    Done,
+}
+
+/// Names in one datagram: each has at most 63 bytes.
+pub const NAMES_EACH: usize = 512;
+
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Request {
     pub ticket: u64,
@@ -38,6 +67,14 @@ pub enum Action {
     },
     /// How much is made ahead.
     Levels,
+    /// Of these there is no reply. With the control socket of a keeper, for the next executor.
+    Keeper,
+    /// Without its executor the broker keeps the sandboxes until then: CLOCK_BOOTTIME, in microseconds.
+    KeepUntil {
+        ends_at_us: u64,
+    },
+    /// The executor ends in order: everything is destroyed now.
+    End,
 }
 
 #[derive(Debug, Clone, Serialize, Deserialize)]

@@ -1,12 +1,13 @@
-//! The broker's life: a hello, threads that serve requests, and the end of everything when
-//! the executor's side of the socket closes.
+//! The broker's life: a hello, threads that serve the requests of one executor after the other, and the
+//! end of everything when an executor says so or none comes in time.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
 
 use sandbox_init::packet;
 
@@ -17,7 +18,7 @@ use super::protocol::{Action, DATAGRAM_MAX, Hello, Outcome, Reply, Request};
 use super::provision::{GIVEN, Scaffold};
 use super::ranges::Ranges;
 use super::teardown::{Record, teardown};
-use super::{device_tree, provision};
+use super::{device_tree, orphaned, provision};
 use crate::host::cgroup::{Layout, Tree};
 use crate::host::{mounts, netns, open, seccomp};
 
@@ -53,7 +54,16 @@ impl<T> Doing<T> for io::Result<T> {
 /// What both threads share.
 #[derive(Debug)]
 pub struct Broker {
-    pub socket: OwnedFd,
+    /// To the executor that is served now.
+    pub socket: Mutex<Arc<OwnedFd>>,
+    /// The lock of the data directory, for the next executor and to the end of this process.
+    pub lock: OwnedFd,
+    /// Control sockets of the keepers: they live as long as somebody holds them.
+    pub keepers: Mutex<Vec<OwnedFd>>,
+    /// When the sandboxes go if no executor comes back: CLOCK_BOOTTIME, in microseconds. 0: never said.
+    pub keep_until_us: AtomicU64,
+    /// An executor said that everything is over.
+    pub is_over: AtomicBool,
     pub data_dir: PathBuf,
     pub tree: Tree,
     pub init: OwnedFd,
@@ -80,7 +90,7 @@ pub fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Serves until the executor is gone, then destroys everything.
+/// Serves one executor after the other, then destroys everything.
 pub fn run(socket: OwnedFd) -> Result<(), Error> {
     leave_the_terminal();
     allocate_in_one_place();
@@ -90,37 +100,78 @@ pub fn run(socket: OwnedFd) -> Result<(), Error> {
         .ok_or(Error::Protocol("nothing"))?;
     let hello: Hello =
         serde_json::from_slice(&buffer[..len]).map_err(|_| Error::Protocol("a hello of another build"))?;
-    // Held to the end: the next executor of this directory starts when it is released.
-    let _lock = fds;
-    let broker = Broker::start(socket, hello)?;
+    // The next executor of this directory starts anew when it is released.
+    let lock_file = fds.into_iter().next().ok_or(Error::Protocol("a hello without the lock"))?;
+    let broker = Broker::start(socket, lock_file, hello)?;
+    let listener = orphaned::listen(&broker.data_dir).doing("listening for the next executor")?;
     // The executor waits for this: everything that can fail at start has not.
-    packet::send(broker.socket.as_fd(), b"{}", &[], 0).doing("answering the hello")?;
+    packet::send(broker.socket().as_fd(), b"{}", &[], 0).doing("answering the hello")?;
 
     let (networks, asked) = Networks::new();
+    let mut left = Vec::new();
     std::thread::scope(|scope| {
         scope.spawn(|| asked.serve(&broker.pools.maker, broker.host_network.as_fd()));
         scope.spawn(|| broker.pools.run(&broker));
-        // Whoever makes networks ends with those who ask.
+        // Threads that serve one executor after the other: the kernel kills an init with the thread that
+        // started it. Whoever makes networks ends with those who ask.
+        let (said, rested) = mpsc::channel();
         let serving: [_; CREATION_WIDTH] = std::array::from_fn(|_| {
-            let (broker, networks) = (&broker, networks.clone());
-            scope.spawn(move || broker.serve(&networks))
+            let (broker, networks, said) = (&broker, networks.clone(), said.clone());
+            let (sockets, next) = mpsc::channel::<Arc<OwnedFd>>();
+            let thread = scope.spawn(move || {
+                for socket in next {
+                    let _rest = Rest(&said);
+                    broker.serve(&socket, &networks);
+                }
+            });
+            (sockets, thread)
         });
-        drop(networks);
-        let ended = serving.map(std::thread::ScopedJoinHandle::join);
+        drop((networks, said));
+        loop {
+            let socket = broker.socket();
+            for (sockets, _) in &serving {
+                // One that is gone has said so.
+                let _ = sockets.send(Arc::clone(&socket));
+            }
+            drop(socket);
+            let has_panicked = rested.iter().take(CREATION_WIDTH).fold(false, |any, panicked| any | panicked);
+            if has_panicked || broker.is_over.load(Ordering::Acquire) {
+                break;
+            }
+            let Some(socket) = orphaned::wait(&broker, listener.as_fd()) else { break };
+            *lock(&broker.socket) = Arc::new(socket);
+        }
         broker.pools.end();
-        ended.into_iter().for_each(|ended| ended.unwrap_or_else(|panic| std::panic::resume_unwind(panic)));
+        destroy_all(&broker, &mut left);
+        for (sockets, thread) in serving {
+            drop(sockets);
+            thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+        }
     });
-    let records = std::mem::take(&mut *lock(&broker.records));
-    let mut left = Vec::new();
-    for (id, record) in records {
-        left.extend(teardown(&broker, &id, record));
-    }
     left.extend(broker.pools.destroy(&broker));
     broker.tree.remove_parents();
+    orphaned::unlisten(&broker.data_dir);
     if left.is_empty() {
         Ok(())
     } else {
         Err(Error::Setup { action: "destroying all sandboxes", source: io::Error::other(left.join("; ")) })
+    }
+}
+
+fn destroy_all(broker: &Broker, left: &mut Vec<String>) {
+    let records = std::mem::take(&mut *lock(&broker.records));
+    for (id, record) in records {
+        left.extend(teardown(broker, &id, record));
+    }
+}
+
+/// Says that a thread serves no more, and whether it panicked.
+struct Rest<'a>(&'a mpsc::Sender<bool>);
+
+impl Drop for Rest<'_> {
+    fn drop(&mut self) {
+        // The other end is in the scope of these threads.
+        let _ = self.0.send(std::thread::panicking());
     }
 }
 
@@ -149,7 +200,7 @@ fn allocate_in_one_place() {
 }
 
 impl Broker {
-    fn start(socket: OwnedFd, hello: Hello) -> Result<Self, Error> {
+    fn start(socket: OwnedFd, lock_file: OwnedFd, hello: Hello) -> Result<Self, Error> {
         let layout = Layout::discover()?;
         let tree = Tree::open(&layout, &hello.instance).doing("opening the cgroup parents")?;
         let block = open::directory(c"/sys/block").doing("opening /sys/block")?;
@@ -174,7 +225,11 @@ impl Broker {
             pools: Pools::new(maker, groups, hello.ahead),
             names: Mutex::default(),
             records: Mutex::default(),
-            socket,
+            socket: Mutex::new(Arc::new(socket)),
+            lock: lock_file,
+            keepers: Mutex::default(),
+            keep_until_us: AtomicU64::new(0),
+            is_over: AtomicBool::new(false),
             tree,
             usr,
             proc,
@@ -185,16 +240,26 @@ impl Broker {
         Ok(broker)
     }
 
-    fn serve(&self, networks: &Networks) {
+    pub fn socket(&self) -> Arc<OwnedFd> {
+        Arc::clone(&lock(&self.socket))
+    }
+
+    /// Until the executor is gone, or says that everything is over.
+    fn serve(&self, socket: &OwnedFd, networks: &Networks) {
         let mut buffer = vec![0; DATAGRAM_MAX];
+        let mut is_gone = false;
         loop {
             // One datagram is one request, so both threads may wait on the one socket.
-            let len = match packet::receive(self.socket.as_fd(), &mut buffer, 0) {
-                Ok(Some((len, _))) => len,
+            let (len, fds) = match packet::receive(socket.as_fd(), &mut buffer, 0) {
+                Ok(Some(received)) => received,
+                // Told once, ahead of what an executor that was killed had asked for.
+                Err(error) if error.kind() == io::ErrorKind::ConnectionReset => continue,
                 Ok(None) | Err(_) => return,
             };
             let Ok(request) = serde_json::from_slice::<Request>(&buffer[..len]) else { return };
             let (outcome, scaffold) = match request.action {
+                // Nobody would claim it.
+                Action::Create(_) if is_gone => continue,
                 Action::Create(create) => {
                     let creating = self.pools.creating();
                     match provision::create(self, networks, &create) {
@@ -206,6 +271,20 @@ impl Broker {
                     }
                 }
                 Action::Levels => (Outcome::Levels(self.pools.levels()), Scaffold::default()),
+                Action::Keeper => {
+                    lock(&self.keepers).extend(fds);
+                    continue;
+                }
+                Action::KeepUntil { ends_at_us } => {
+                    self.keep_until_us.store(ends_at_us, Ordering::Release);
+                    continue;
+                }
+                Action::End => {
+                    self.is_over.store(true, Ordering::Release);
+                    // The other thread sees the end.
+                    super::client::shut(socket);
+                    return;
+                }
                 Action::Destroy { id } => {
                     let record = lock(&self.records).remove(&id);
                     let left = record.map_or_else(Vec::new, |record| teardown(self, &id, record));
@@ -216,9 +295,8 @@ impl Broker {
             // A teardown that comes with the answer waits here until the rest is closed.
             let mut held = lock(&scaffold);
             let given: Vec<_> = held.iter().take(GIVEN).map(AsRawFd::as_raw_fd).collect();
-            if packet::send(self.socket.as_fd(), &bytes, &given, 0).is_err() {
-                return;
-            }
+            // What an executor that is gone was to get, the next one finds or has destroyed.
+            is_gone |= packet::send(socket.as_fd(), &bytes, &given, 0).is_err();
             held.clear();
         }
     }

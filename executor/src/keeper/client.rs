@@ -18,15 +18,15 @@ use tokio::io::unix::AsyncFd;
 use tokio::sync::watch;
 
 use super::MARK;
-use super::protocol::{CONNECTIONS, DATAGRAM_MAX, Kind, QUICK, Ready, Refusal, Reply, Request};
+use super::protocol::{CONNECTIONS, DATAGRAM_MAX, Hello, Kind, QUICK, Ready, Refusal, Reply, Request};
 use crate::broker::client::{receive, shut, watched};
 use crate::broker::serve::lock;
 
 /// Keepers of one executor.
 pub(crate) const KEEPERS_MAX: u64 = 8;
-/// What a sandbox has in its keeper.
-const OF_A_SANDBOX: [Kind; 2] = [Kind::Root, Kind::Upper];
-pub(crate) const FDS_PER_SANDBOX: u64 = OF_A_SANDBOX.len() as u64;
+/// Its root, its writable tree, its channel, and two streams of the command that runs in it. The streams of
+/// persistent shells come on top, as far as there is room.
+pub(crate) const FDS_PER_SANDBOX: u64 = 5;
 /// A keeper that takes longer to answer is given up.
 const ANSWER_WAIT: Duration = Duration::from_secs(30);
 
@@ -66,6 +66,8 @@ struct Keeper {
     /// Descriptors promised to sandboxes.
     promised: AtomicU64,
     room: u64,
+    /// Its end is how we see the keeper's, and it ours.
+    control: Arc<AsyncFd<OwnedFd>>,
 }
 
 /// All keepers of an executor. They end when it is dropped.
@@ -77,8 +79,12 @@ pub(crate) struct Keepers {
 }
 
 impl Keepers {
-    /// Starts as many as `sandboxes` need. Blocks until they are ready. Call within a tokio runtime.
-    pub fn start(sandboxes: u64, data_lock: &OwnedFd) -> io::Result<Self> {
+    /// Starts as many as `sandboxes` need, and entrusts the control socket of each to the broker. Blocks until they are ready. Call within a tokio runtime.
+    pub fn start(
+        sandboxes: u64,
+        data_lock: &OwnedFd,
+        mut entrust: impl FnMut(&OwnedFd) -> io::Result<()>,
+    ) -> io::Result<Self> {
         let gone = Arc::new(watch::Sender::new(None));
         let mut keepers: Vec<Keeper> = Vec::new();
         let needed = sandboxes.saturating_mul(FDS_PER_SANDBOX);
@@ -91,10 +97,57 @@ impl Keepers {
                 let few = format!("{KEEPERS_MAX} keepers hold {room} descriptors, of {needed} needed");
                 return Err(io::Error::other(few));
             }
-            let (keeper, control) = Keeper::start(data_lock)?;
+            let keeper = Keeper::start(data_lock)?;
+            entrust(keeper.control.get_ref())?;
+            tokio::spawn(watch_over(Arc::clone(&keeper.control), Arc::clone(&gone)));
             keepers.push(keeper);
-            tokio::spawn(watch_over(control, Arc::clone(&gone)));
         }
+    }
+
+    /// Those that an executor which was killed left behind, by their control sockets. Blocks. Call within a
+    /// tokio runtime.
+    pub fn inherit(controls: Vec<OwnedFd>) -> io::Result<Self> {
+        let gone = Arc::new(watch::Sender::new(None));
+        let mut keepers = Vec::with_capacity(controls.len());
+        for control in controls {
+            let keeper = Keeper::meet(control, None)?;
+            tokio::spawn(watch_over(Arc::clone(&keeper.control), Arc::clone(&gone)));
+            keepers.push(keeper);
+        }
+        if keepers.is_empty() {
+            return Err(io::Error::other("the broker knows of no keeper"));
+        }
+        Ok(Self { keepers, gone })
+    }
+
+    /// What a sandbox of an earlier life has here, and the channel to its init. None: no keeper has it.
+    /// Blocks.
+    pub fn find(self: &Arc<Self>, id: &str) -> Result<Option<(Kept, OwnedFd)>, Error> {
+        for (index, keeper) in self.keepers.iter().enumerate() {
+            keeper.promised.fetch_add(FDS_PER_SANDBOX, Ordering::Relaxed);
+            let released = AtomicBool::new(false);
+            let mut kept = Kept { keepers: Arc::clone(self), index, id: id.to_owned(), released };
+            match kept.get(Kind::Channel) {
+                Ok(channel) => return Ok(Some((kept, channel))),
+                Err(error) => {
+                    // Nothing is to be dropped there.
+                    *kept.released.get_mut() = true;
+                    keeper.promised.fetch_sub(FDS_PER_SANDBOX, Ordering::Relaxed);
+                    if !matches!(error, Error::Refused(Refusal::Unknown { .. })) {
+                        return Err(error);
+                    }
+                }
+            }
+        }
+        Ok(None)
+    }
+
+    /// Drops what a sandbox has in any of them. Blocks.
+    pub fn forget(&self, id: &str) -> Result<(), Error> {
+        for keeper in &self.keepers {
+            keeper.ask(&Request::Drop { id: id.to_owned() }, &[])?;
+        }
+        Ok(())
     }
 
     /// A place for the descriptors of a sandbox, in the keeper with the most room.
@@ -133,8 +186,14 @@ impl Keepers {
     }
 }
 
+impl Drop for Keepers {
+    fn drop(&mut self) {
+        self.close();
+    }
+}
+
 /// Waits for the end of a keeper and says so.
-async fn watch_over(control: AsyncFd<OwnedFd>, gone: Arc<watch::Sender<Option<String>>>) {
+async fn watch_over(control: Arc<AsyncFd<OwnedFd>>, gone: Arc<watch::Sender<Option<String>>>) {
     let reason = match receive(&control, &mut [0; 1]).await {
         Ok(_) => "a keeper is gone".to_owned(),
         Err(error) => format!("watching a keeper: {error}"),
@@ -147,7 +206,7 @@ async fn watch_over(control: AsyncFd<OwnedFd>, gone: Arc<watch::Sender<Option<St
 }
 
 impl Keeper {
-    fn start(data_lock: &OwnedFd) -> io::Result<(Self, AsyncFd<OwnedFd>)> {
+    fn start(data_lock: &OwnedFd) -> io::Result<Self> {
         let (control, theirs) = packet::pair()?;
         let mut process = Command::new("/proc/self/exe")
             .arg0(MARK)
@@ -164,27 +223,43 @@ impl Keeper {
             Ok(status) => tracing::error!(%status, "keeper ended badly"),
             Err(error) => tracing::error!(%error, "waiting for a keeper"),
         })?;
+        Self::meet(control, Some(data_lock))
+    }
+
+    /// Makes connections to a keeper. It gets the lock once.
+    fn meet(control: OwnedFd, data_lock: Option<&OwnedFd>) -> io::Result<Self> {
+        use nix::fcntl::{FcntlArg, OFlag, fcntl};
+        // The executor before this one may have watched it.
+        fcntl(&control, FcntlArg::F_SETFL(OFlag::empty()))?;
+        let wait = TimeVal::new(i64::try_from(ANSWER_WAIT.as_secs()).unwrap_or(i64::MAX), 0);
+        setsockopt(&control, sockopt::ReceiveTimeout, &wait)?;
         let mut ours = Vec::with_capacity(CONNECTIONS);
         let mut ends = Vec::with_capacity(CONNECTIONS);
         for _ in 0..CONNECTIONS {
             let (our, their) = packet::pair()?;
-            let wait = TimeVal::new(i64::try_from(ANSWER_WAIT.as_secs()).unwrap_or(i64::MAX), 0);
             setsockopt(&our, sockopt::ReceiveTimeout, &wait)?;
             setsockopt(&our, sockopt::SendTimeout, &wait)?;
             ours.push(Connection { socket: our, turn: Mutex::default() });
             ends.push(their);
         }
-        let fds: Vec<_> = [data_lock].into_iter().chain(&ends).map(AsRawFd::as_raw_fd).collect();
-        packet::send(control.as_fd(), b"hello", &fds, 0)?;
+        let fds: Vec<_> = data_lock.into_iter().chain(&ends).map(AsRawFd::as_raw_fd).collect();
+        let hello = Hello { nonce: rand::random() };
+        packet::send(control.as_fd(), &serde_json::to_vec(&hello)?, &fds, 0)?;
         let mut buffer = [0; DATAGRAM_MAX];
-        let (len, _) = packet::receive(control.as_fd(), &mut buffer, 0)?.ok_or_else(|| {
-            io::Error::other("a keeper ended before it was ready; its standard error says why")
-        })?;
-        let Ready { room } = serde_json::from_slice(&buffer[..len])?;
+        let room = loop {
+            let (len, _) = packet::receive(control.as_fd(), &mut buffer, 0)?.ok_or_else(|| {
+                io::Error::other("a keeper ended before it was ready; its standard error says why")
+            })?;
+            let Ready { room, nonce } = serde_json::from_slice(&buffer[..len])?;
+            // Another is for an executor that was killed before it read it.
+            if nonce == hello.nonce {
+                break room;
+            }
+        };
         let connections =
             ours.try_into().map_err(|_| io::Error::other("another number of connections was made"))?;
-        let keeper = Self { connections, next: AtomicUsize::new(0), promised: AtomicU64::new(0), room };
-        Ok((keeper, watched(control)?))
+        let control = Arc::new(watched(control)?);
+        Ok(Self { connections, next: AtomicUsize::new(0), promised: AtomicU64::new(0), room, control })
     }
 
     /// One request and its answer. Whoever breaks the order of a connection ends the keeper: what
@@ -192,7 +267,7 @@ impl Keeper {
     fn ask(&self, request: &Request, fds: &[OwnedFd]) -> Result<(Reply, Vec<OwnedFd>), Error> {
         let bytes = serde_json::to_vec(request).map_err(io::Error::from)?;
         let among = match request {
-            Request::Drop { .. } => &self.connections[QUICK..],
+            Request::Drop { .. } | Request::Forget { .. } => &self.connections[QUICK..],
             _ => &self.connections[..QUICK],
         };
         // One that is free, else the next in turn.
@@ -214,6 +289,7 @@ impl Keeper {
 
     /// Whoever waits for an answer is woken by this.
     fn close(&self) {
+        shut(self.control.get_ref());
         self.connections.iter().for_each(|connection| shut(&connection.socket));
     }
 
@@ -248,6 +324,15 @@ impl Kept {
         let request = Request::Put { id: self.id.clone(), kinds: kinds.to_vec() };
         match self.keeper().ask(&request, fds)?.0 {
             Reply::Kept => Ok(()),
+            Reply::Refused(refusal) => Err(refusal.into()),
+            _ => Err(Error::Answer),
+        }
+    }
+
+    /// Closes the streams of one process. Blocks.
+    pub fn forget(&self, process: u32) -> Result<(), Error> {
+        match self.keeper().ask(&Request::Forget { id: self.id.clone(), process }, &[])?.0 {
+            Reply::Dropped => Ok(()),
             Reply::Refused(refusal) => Err(refusal.into()),
             _ => Err(Error::Answer),
         }

@@ -28,6 +28,17 @@ pub enum Kind {
     Root,
     /// The raw writable tree, which has only what was changed.
     Upper,
+    /// The channel to init.
+    Channel,
+    /// The executor's end of a stream of one process, which has a number in its sandbox.
+    Stream { process: u32, index: u8 },
+}
+
+/// With the keeper's end of every connection; the first one of all with the lock of the data directory
+/// before them.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct Hello {
+    pub nonce: u64,
 }
 
 /// The keeper's word that it serves.
@@ -35,6 +46,8 @@ pub enum Kind {
 pub struct Ready {
     /// Descriptors it can hold.
     pub room: u64,
+    /// Said again from the hello it answers.
+    pub nonce: u64,
 }
 
 #[derive(Debug, Serialize, Deserialize)]
@@ -47,6 +60,11 @@ pub enum Request {
     Get {
         id: String,
         kind: Kind,
+    },
+    /// The streams of one process. One that is not there is no error.
+    Forget {
+        id: String,
+        process: u32,
     },
     /// Everything of a sandbox. One that is not there is no error.
     Drop {

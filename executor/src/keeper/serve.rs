@@ -1,4 +1,5 @@
-//! A keeper's life: a hello, a thread for each connection, and the end when the executor is gone.
+//! A keeper's life: for each executor a hello and a thread for each connection, and the end when nobody
+//! holds the other end of its control socket any more: neither an executor nor the broker.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -7,32 +8,37 @@ use std::sync::Mutex;
 
 use sandbox_init::packet;
 
-use super::protocol::{CONNECTIONS, DATAGRAM_MAX, Kind, RESERVED, Ready, Refusal, Reply, Request};
+use super::protocol::{CONNECTIONS, DATAGRAM_MAX, Hello, Kind, RESERVED, Ready, Refusal, Reply, Request};
 use crate::broker::serve::lock;
 use crate::host::budgets;
 
-/// Serves until the executor is gone. `control` carries the hello and the answer to it; after that
-/// its end is how the executor sees ours.
+/// Serves until the executor and the broker are gone. `control` carries the hello of each executor and the
+/// answer to it; its end is how they see ours, and we theirs.
 pub(crate) fn run(control: &OwnedFd) -> io::Result<()> {
     leave_the_terminal();
     let room = budgets::raise_open_files()?.saturating_sub(RESERVED);
-    let (_, mut fds) = packet::receive(control.as_fd(), &mut [0; 16], 0)?
-        .ok_or_else(|| io::Error::other("the executor ended before it said hello"))?;
-    if fds.len() != 1 + CONNECTIONS {
-        return Err(io::Error::other(format!("a hello with {} descriptors", fds.len())));
-    }
-    let connections = fds.split_off(1);
-    // Held to the end: the next executor of this directory starts when it is released.
-    let _lock = fds;
-    let ready = serde_json::to_vec(&Ready { room })?;
-    packet::send(control.as_fd(), &ready, &[], 0)?;
+    // Held to the end: an executor of this directory starts anew when it is released.
+    let mut data_lock = None;
     let held = Mutex::new(Held::new(room));
     std::thread::scope(|scope| {
-        for connection in &connections {
-            scope.spawn(|| serve(connection, &held));
+        let mut buffer = [0; DATAGRAM_MAX];
+        while let Some((len, mut fds)) = packet::receive(control.as_fd(), &mut buffer, 0)? {
+            let hello: Hello = serde_json::from_slice(&buffer[..len])?;
+            let locks = usize::from(data_lock.is_none());
+            if fds.len() != locks + CONNECTIONS {
+                return Err(io::Error::other(format!("a hello with {} descriptors", fds.len())));
+            }
+            let connections = fds.split_off(locks);
+            data_lock = data_lock.or(fds.pop());
+            for connection in connections {
+                let held = &held;
+                scope.spawn(move || serve(&connection, held));
+            }
+            let ready = serde_json::to_vec(&Ready { room, nonce: hello.nonce })?;
+            packet::send(control.as_fd(), &ready, &[], 0)?;
         }
-    });
-    Ok(())
+        Ok(())
+    })
 }
 
 /// A session of its own, so that Ctrl-C reaches the executor alone. What ends this process is its
@@ -71,6 +77,11 @@ fn answer(request: Request, fds: Vec<OwnedFd>, held: &Mutex<Held>) -> (Reply, Op
             Some(Ok(lent)) => (Reply::Lent, Some(lent)),
             _ => refused(Refusal::Unknown { id, kind }),
         },
+        Request::Forget { id, process } => {
+            let fds = lock(held).forget(&id, process);
+            drop(fds);
+            (Reply::Dropped, None)
+        }
         Request::Drop { id } => {
             let fds = lock(held).take(&id);
             // Closed without the lock: the kernel may wait a grace period for each.
@@ -112,6 +123,14 @@ impl Held {
 
     fn get(&self, id: &str, kind: Kind) -> Option<&OwnedFd> {
         self.of.get(id)?.iter().find(|(there, _)| *there == kind).map(|(_, fd)| fd)
+    }
+
+    fn forget(&mut self, id: &str, process: u32) -> Vec<(Kind, OwnedFd)> {
+        let Some(of) = self.of.get_mut(id) else { return Vec::new() };
+        let is_of_it = |kind: &Kind| matches!(kind, Kind::Stream { process: of, .. } if *of == process);
+        let fds: Vec<_> = of.extract_if(.., |(kind, _)| is_of_it(kind)).collect();
+        self.count -= fds.len() as u64;
+        fds
     }
 
     fn take(&mut self, id: &str) -> Vec<(Kind, OwnedFd)> {

@@ -9,7 +9,7 @@ use rollout::quantity::Request;
 use rollout::{AttemptId, Bytes, Generation, MilliCpu};
 
 use super::admission::Room;
-use super::{Action, At, Finish, HeldPhase, Kill, Order, Phase, Refusal, RefusalClass, Report};
+use super::{Action, Adopted, At, Finish, HeldPhase, Kill, Order, Phase, Refusal, RefusalClass, Report};
 use crate::capacity::{Capacity, Measured};
 use crate::config::Reserves;
 
@@ -143,6 +143,35 @@ impl Book {
             }
         };
         self.entries.iter().flat_map(report).flatten().collect()
+    }
+
+    /// Takes in what an executor that was killed held, before anything else happens. It was admitted once.
+    pub fn adopt(&mut self, order: &Order, held: Adopted) {
+        let charge = order.step.resources.charge();
+        let (has_sandbox, state) = match held {
+            Adopted::Running { started_at } => {
+                let phase = Phase::Running { started_at };
+                (true, State::Active { phase, is_killed: false, next: None, saved: None })
+            }
+            Adopted::Ended { outcome, kept, has_sandbox } => {
+                let sandbox = if has_sandbox { Sandbox::Here } else { Sandbox::Gone };
+                (has_sandbox, State::Ended { outcome, kept, sandbox })
+            }
+            Adopted::Kept => (true, State::Kept),
+        };
+        if has_sandbox {
+            self.charged = plus(self.charged, charge);
+            self.sandboxes += 1;
+        }
+        let entry = Entry { generation: order.generation, charge: has_sandbox.then_some(charge), state };
+        self.entries.insert(order.attempt, entry);
+    }
+
+    /// Whether this attempt is acknowledged, and its sandbox waits.
+    pub fn is_waiting(&self, at: At) -> bool {
+        self.entries
+            .get(&at.attempt)
+            .is_some_and(|entry| entry.generation == at.generation && matches!(entry.state, State::Kept))
     }
 
     pub fn start(&mut self, order: Order) -> Vec<Action> {

@@ -25,13 +25,32 @@ pub enum Answer {
     NotStarted(Stage, i32),
     Signalled(i32),
     KilledAll,
+    /// The largest ticket that was ever a process's.
+    Replayed(u32),
 }
 
 #[derive(Debug, Default)]
 struct Expected {
     answers: BTreeMap<u32, oneshot::Sender<Answer>>,
     exits: BTreeMap<u32, watch::Sender<Option<Exit>>>,
+    /// While an earlier life is asked for: what init tells of it, in order.
+    told: Option<BTreeMap<u32, Told>>,
 }
+
+/// What init knows of a process that another executor started.
+#[derive(Debug, Clone)]
+pub struct Told {
+    exited: watch::Receiver<Option<Exit>>,
+}
+
+impl Told {
+    pub fn exited(&self) -> watch::Receiver<Option<Exit>> {
+        self.exited.clone()
+    }
+}
+
+/// Asks for what an earlier executor was told: no request of its has this one.
+const REPLAY: u32 = u32::MAX;
 
 #[derive(Debug)]
 pub struct Channel {
@@ -59,6 +78,25 @@ impl Channel {
         });
         tokio::spawn(Arc::clone(&channel).read());
         Ok(channel)
+    }
+
+    /// Takes the channel of an init that another executor spoke with, and gives the processes init tells of.
+    /// Call within a tokio runtime.
+    pub async fn adopt(socket: OwnedFd) -> Result<(Arc<Self>, BTreeMap<u32, Told>), ChannelError> {
+        let channel = Arc::new(Self {
+            socket: watched(socket).map_err(ChannelError::Io)?,
+            expected: Mutex::new(Expected { told: Some(BTreeMap::new()), ..Expected::default() }),
+            next_ticket: AtomicU32::new(REPLAY),
+            dead: watch::Sender::new(None),
+        });
+        tokio::spawn(Arc::clone(&channel).read());
+        let answer = channel.ask(REPLAY, &Request::Replay { ticket: REPLAY }.encode(), &[]).await?;
+        let Answer::Replayed(last) = answer else {
+            return Err(ChannelError::Io(io::Error::other("init answered another question")));
+        };
+        channel.next_ticket.store(last.wrapping_add(1), Ordering::Relaxed);
+        let told = lock(&channel.expected).told.take().unwrap_or_default();
+        Ok((channel, told))
     }
 
     pub fn ticket(&self) -> u32 {
@@ -153,12 +191,17 @@ impl Channel {
         let (ticket, answer) = match event {
             Event::Ready => return,
             Event::Exited { ticket, status } => {
+                if expected.told.is_some() {
+                    expected.tell_of(ticket);
+                }
                 if let (Some(exit), Some(status)) = (expected.exits.remove(&ticket), exit_of(status)) {
                     exit.send_replace(Some(status));
                 }
                 return;
             }
+            Event::Started { ticket, .. } if expected.told.is_some() => return expected.tell_of(ticket),
             Event::Started { ticket, pid } => (ticket, Answer::Started(pid, given)),
+            Event::Replayed { ticket, last } => (ticket, Answer::Replayed(last)),
             Event::NotStarted { ticket, stage, errno } => (ticket, Answer::NotStarted(stage, errno)),
             Event::Signalled { ticket, errno } => (ticket, Answer::Signalled(errno)),
             Event::KilledAll { ticket, .. } => (ticket, Answer::KilledAll),
@@ -183,6 +226,18 @@ impl Channel {
     /// Init ends, and with it the sandbox.
     pub fn close(&self) {
         shut(self.socket.get_ref());
+    }
+}
+
+impl Expected {
+    /// A process of an earlier life. What is told of it again says nothing new.
+    fn tell_of(&mut self, ticket: u32) {
+        let Some(told) = &mut self.told else { return };
+        told.entry(ticket).or_insert_with(|| {
+            let (exit, exited) = watch::channel(None);
+            self.exits.insert(ticket, exit);
+            Told { exited }
+        });
     }
 }
 

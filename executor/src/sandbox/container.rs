@@ -9,9 +9,10 @@
 //! it changed, are with a [keeper](crate::keeper) until a call needs them. The rest is the kernel's,
 //! and dies with init.
 
+use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
@@ -19,19 +20,20 @@ use std::time::Duration;
 
 use images::layers::Packed;
 use rollout::quantity::{Limit, TMPFS_DISK_MAX};
-use rollout::{BackendKind, Bytes, Millis};
+use rollout::{BackendKind, BootTime, Bytes, Millis};
 use sandbox_init::message::Streams;
 use tokio::sync::watch;
 
-use super::channel::{Channel, ChannelError};
+use super::channel::{Channel, ChannelError, Told};
 use super::files::{self, Owner};
 use super::image::{Image, Images};
+use super::{AdoptError, Adoption, Deed, Inheritance};
 use super::{
     Backend, Ceilings, CreateError, CreationCredit, DestroyError, Driven, FileError, FileSource, LayError,
     Listing, Mounted, OciBase, Pack, PackError, Process, Sandbox, SandboxSpec, Spawn, SpawnError, Stats,
     laying, packing,
 };
-use crate::broker::client::Client;
+use crate::broker::client::{Client, Inherited};
 use crate::broker::protocol::{Action, Create, Hello, LOWERS_MAX, Outcome, Problem};
 pub use crate::broker::protocol::{Levels, Step};
 use crate::broker::serve::lock;
@@ -55,6 +57,7 @@ const LEVELS_EVERY: Duration = Duration::from_secs(1);
 /// Of the free bytes of the data directory, the part that loop disks may promise together.
 const DISK_SHARE_PERCENT: u64 = 90;
 
+mod adoption;
 mod driven;
 mod process;
 
@@ -100,6 +103,8 @@ pub struct Container {
     /// The tightest, and the sandboxes it allows.
     ceiling: (&'static str, u32),
     disk_limit_max: Bytes,
+    /// What an earlier life left, until it is adopted or destroyed.
+    inheritance: Mutex<Option<Inheritance>>,
     fail_next: Mutex<Option<Step>>,
     credit: watch::Receiver<CreationCredit>,
 }
@@ -144,8 +149,13 @@ impl Container {
         };
         private_dir::make(&config.data_dir).map_err(at("making", &config.data_dir))?;
         let data_dir = config.data_dir.canonicalize().map_err(at("resolving", &config.data_dir))?;
-        let lock = take_lock(&data_dir)?;
-        let (found, left) = census::sweep(&data_dir)?;
+        let left_behind = inherit(&data_dir)?;
+        let lock = match &left_behind {
+            Some(Inherited { data_lock, .. }) => data_lock.try_clone().map_err(at("locking", &data_dir))?,
+            None => take_lock(&data_dir)?,
+        };
+        let adoptable = left_behind.as_ref().map_or(&[][..], |left| &left.sandboxes);
+        let (found, left) = census::sweep_beside(&data_dir, adoptable, left_behind.is_some())?;
         if !found.is_empty() {
             tracing::info!(%found, "removed what a previous life left");
         }
@@ -171,9 +181,23 @@ impl Container {
         budgets::raise();
         let host = Host::read();
         let ceiling = host.tightest();
-        let client = Client::start(&hello, &lock).map_err(|source| Error::Broker { source })?;
+        let (client, keepers, inheritance) = match left_behind {
+            Some(Inherited { client, keepers, sandboxes, ends_at, .. }) => {
+                (client, Some(keepers), ends_at.map(|ends_at| Inheritance { sandboxes, ends_at }))
+            }
+            None => {
+                let client = Client::start(&hello, &lock).map_err(|source| Error::Broker { source })?;
+                (client, None, None)
+            }
+        };
         let credit = watch_credit(&client);
-        let keepers = Keepers::start(ceiling.1.into(), &lock).map_err(|source| {
+        let entrust = |control: &OwnedFd| client.tell(Action::Keeper, &[control.as_raw_fd()]);
+        let is_adopting = keepers.is_some();
+        let keepers = match keepers {
+            Some(controls) => Keepers::inherit(controls),
+            None => Keepers::start(ceiling.1.into(), &lock, entrust),
+        };
+        let keepers = keepers.map_err(|source| {
             client.close();
             Error::Keepers { source }
         })?;
@@ -194,7 +218,8 @@ impl Container {
         };
         Ok(Self {
             shared: Arc::new(shared),
-            images: Arc::new(Images::new(data_dir)),
+            images: Arc::new(Images::new(data_dir, is_adopting)),
+            inheritance: Mutex::new(inheritance),
             ceiling,
             disk_limit_max,
             fail_next: Mutex::new(None),
@@ -249,6 +274,16 @@ fn watch_credit(client: &Arc<Client>) -> watch::Receiver<CreationCredit> {
         }
     });
     credit
+}
+
+/// What the broker of an executor that was killed keeps for us. One that cannot be asked is waited for, as
+/// one that is asked to destroy everything.
+fn inherit(data_dir: &std::path::Path) -> Result<Option<Inherited>, Error> {
+    let inherited = Client::inherit(data_dir).or_else(|error| {
+        tracing::warn!(%error, "the broker of a previous life does not hand over");
+        Ok::<_, Error>(None)
+    })?;
+    Ok(inherited)
 }
 
 fn take_lock(data_dir: &std::path::Path) -> Result<OwnedFd, Error> {
@@ -359,12 +394,12 @@ impl Container {
         })?
     }
 
-    /// Hands the root and the writable tree to a keeper.
-    async fn keep(&self, id: &str, fds: [OwnedFd; 2]) -> Result<Arc<Kept>, CreateError> {
+    /// Hands the root, the writable tree and a copy of the channel to a keeper.
+    async fn keep(&self, id: &str, fds: [OwnedFd; 3]) -> Result<Arc<Kept>, CreateError> {
         let (keepers, id) = (Arc::clone(&self.shared.keepers), id.to_owned());
         let keeping = tokio::task::spawn_blocking(move || {
             let kept = keepers.place(&id)?;
-            kept.put(&[Kind::Root, Kind::Upper], &fds)?;
+            kept.put(&[Kind::Root, Kind::Upper, Kind::Channel], &fds)?;
             Ok::<_, keeper::client::Error>(Arc::new(kept))
         });
         let source = match keeping.await {
@@ -441,9 +476,11 @@ impl Backend for Container {
         let mut guard = Abandoned { client: Arc::clone(client), id: Some(spec.id.clone()) };
         let [channel, root, upper] = <[OwnedFd; 3]>::try_from(fds)
             .map_err(|_| failed("asking the broker")(io::Error::other("descriptors are missing")))?;
+        let copy = channel.try_clone().map_err(failed("copying the channel to init"))?;
         let channel = Channel::open(channel).map_err(failed("opening the channel to init"))?;
-        let kept = self.keep(&spec.id, [root, upper]).await?;
+        let kept = self.keep(&spec.id, [root, upper, copy]).await?;
         guard.id = None;
+        let image_digest = image.digest.clone();
         Ok(Box::new(ContainerSandbox {
             shared: Arc::clone(&self.shared),
             alive: Some(Alive { channel, kept, reserved }),
@@ -455,12 +492,32 @@ impl Backend for Container {
             id_base: created.id_base,
             init_pid: created.init_pid,
             memory_disk: created.memory_disk,
+            disk_limit: spec.limits.disk,
+            image_name: spec.image,
+            image_digest: image_digest.clone(),
+            told: BTreeMap::new(),
             driven: driven::State::default(),
         }))
     }
 
     async fn image_digest(&self, image: &str) -> Result<String, CreateError> {
         Ok(self.image(image).await?.digest.clone())
+    }
+
+    fn inheritance(&self) -> Option<Inheritance> {
+        lock(&self.inheritance).clone()
+    }
+
+    async fn adopt(&self, _: &str, adoption: Adoption) -> Result<Box<dyn Sandbox>, AdoptError> {
+        Ok(Box::new(self.take_over(adoption).await?))
+    }
+
+    async fn disinherit(&self) {
+        self.destroy_unclaimed().await;
+    }
+
+    fn keep_until(&self, ends_at: BootTime) {
+        self.say_keep_until(ends_at);
     }
 
     fn creation_credit(&self) -> CreationCredit {
@@ -581,6 +638,12 @@ struct ContainerSandbox {
     id_base: u32,
     init_pid: i32,
     memory_disk: Bytes,
+    disk_limit: Bytes,
+    image_name: String,
+    /// Of what it was made over: a tree may be another one by now.
+    image_digest: String,
+    /// Of a sandbox that was taken over: processes of an earlier executor, by number.
+    told: BTreeMap<u32, Told>,
     driven: driven::State,
 }
 
@@ -652,7 +715,7 @@ fn read_stats(tree: &Tree, kept: &Kept, id: &str) -> Stats {
 #[tonic::async_trait]
 impl Sandbox for ContainerSandbox {
     fn image_digest(&self) -> &str {
-        &self.image.digest
+        &self.image_digest
     }
 
     fn image_env(&self) -> &[(String, String)] {
@@ -699,10 +762,38 @@ impl Sandbox for ContainerSandbox {
     }
 
     async fn spawn(&self, spawn: Spawn) -> Result<Box<dyn Process>, SpawnError> {
+        self.spawn_numbered(self.number(), spawn).await
+    }
+
+    fn deed(&self) -> Option<Deed> {
+        Some(self.written_down())
+    }
+
+    fn number(&self) -> u32 {
+        self.alive().channel.ticket()
+    }
+
+    fn find(&self, number: u32) -> Option<Box<dyn Process>> {
+        Some(Box::new(self.found(number)?))
+    }
+
+    async fn entrust(&self, number: u32, ends: Vec<OwnedFd>) -> Result<(), io::Error> {
+        self.hand_over(number, ends).await
+    }
+
+    async fn entrusted(&self, number: u32, count: u8) -> Result<Vec<OwnedFd>, io::Error> {
+        self.handed_over(number, count).await
+    }
+
+    async fn give_up(&self, number: u32) {
+        self.let_go(number).await;
+    }
+
+    async fn spawn_numbered(&self, number: u32, spawn: Spawn) -> Result<Box<dyn Process>, SpawnError> {
         let Spawn { argv, env, cwd, user, stdout, stderr } = spawn;
         let asked = Asked { argv: &argv, env: &env, cwd: &cwd, user: &user };
         let kind = Descriptors { streams: Streams::Output, has_report: false, has_group: false };
-        let (process, _) = self.started(&asked, kind, &[stdout, stderr], &[]).await?;
+        let (process, _) = self.started(number, &asked, kind, &[stdout, stderr], &[]).await?;
         Ok(Box::new(process))
     }
 

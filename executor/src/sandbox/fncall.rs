@@ -22,7 +22,7 @@ use tokio::time::sleep;
 
 use super::container::{self, Container};
 use super::image::Image;
-use super::{Backend, Ceilings, CreateError, Sandbox, SandboxSpec};
+use super::{AdoptError, Adoption, Backend, Ceilings, CreateError, Sandbox, SandboxSpec};
 use handout::Handout;
 use pool::{Claim, Parked, Pool, Shape};
 
@@ -67,7 +67,9 @@ pub struct Counts {
 impl FnCall {
     /// Hands on sandboxes of `container`. Call it within a tokio runtime.
     pub fn start(container: Arc<Container>) -> Self {
-        let shared = Arc::new(Shared { container, pool: Pool::default() });
+        // Names of an earlier life may live on.
+        let inherited = container.inheritance().map_or_else(Vec::new, |left| left.sandboxes);
+        let shared = Arc::new(Shared { container, pool: Pool::beside(&inherited) });
         let refilling = tokio::spawn(refill(Arc::clone(&shared)));
         Self { shared, refilling }
     }
@@ -172,6 +174,15 @@ impl Backend for FnCall {
         let (sandbox, is_handout) = self.shared.obtain(&spec, &shape, &image).await?;
         self.shared.pool.count(is_handout);
         Ok(Box::new(Handout::new(sandbox, spec.id, claim)))
+    }
+
+    async fn adopt(&self, id: &str, adoption: Adoption) -> Result<Box<dyn Sandbox>, AdoptError> {
+        let claim = Claim::of(&self.shared.pool, id).ok_or_else(|| AdoptError::Failed {
+            action: "naming the sandbox",
+            source: io::ErrorKind::AlreadyExists.into(),
+        })?;
+        let sandbox = self.shared.container.adopt(id, adoption).await?;
+        Ok(Box::new(Handout::new(sandbox, id.to_owned(), claim)))
     }
 
     async fn image_digest(&self, image: &str) -> Result<String, CreateError> {

@@ -100,6 +100,8 @@ impl Unusable {
 #[derive(Debug)]
 pub struct Images {
     data_dir: PathBuf,
+    /// Sandboxes of an earlier life lie over its skeleton.
+    keeps_skeleton: bool,
     /// Never forgotten: its skeleton has one place.
     host: Slot,
     directories: Mutex<BTreeMap<String, Slot>>,
@@ -109,8 +111,15 @@ pub struct Images {
 }
 
 impl Images {
-    pub fn new(data_dir: PathBuf) -> Self {
-        Self { data_dir, host: Slot::default(), directories: Mutex::default(), stacks: Mutex::default() }
+    /// `keeps_skeleton`: sandboxes live that an earlier executor made.
+    pub fn new(data_dir: PathBuf, keeps_skeleton: bool) -> Self {
+        Self {
+            data_dir,
+            keeps_skeleton,
+            host: Slot::default(),
+            directories: Mutex::default(),
+            stacks: Mutex::default(),
+        }
     }
 
     /// The image if it is prepared and still the same: one look at a directory that sandboxes
@@ -184,10 +193,18 @@ impl Images {
 
     fn skeleton(&self) -> io::Result<Image> {
         let lower = self.data_dir.join("images").join("host");
-        if lower.exists() {
-            fs::remove_dir_all(&lower)?;
+        if !(self.keeps_skeleton && lower.exists()) {
+            if lower.exists() {
+                fs::remove_dir_all(&lower)?;
+            }
+            // Under another name until it is whole: whoever keeps one keeps a whole one.
+            let staged = lower.with_extension("staged");
+            if staged.exists() {
+                fs::remove_dir_all(&staged)?;
+            }
+            build_skeleton(&staged)?;
+            fs::rename(&staged, &lower)?;
         }
-        build_skeleton(&lower)?;
         let users = Users::parse(PASSWD);
         let top = identity(&fs::metadata(&lower)?);
         Ok(Image {
@@ -436,7 +453,7 @@ mod tests {
 
     fn images() -> (tempfile::TempDir, Images) {
         let dir = tempfile::tempdir().unwrap();
-        let images = Images::new(dir.path().join("data"));
+        let images = Images::new(dir.path().join("data"), false);
         (dir, images)
     }
 

@@ -76,6 +76,15 @@ pub(crate) struct Leaving {
     pub version: u64,
 }
 
+/// In the directory of an attempt.
+const CLAIM_FILE: &str = "claim";
+
+/// What an executor that was killed left there.
+fn read_claim(dir: &std::path::Path) -> Option<ParkedClaim> {
+    let written = std::fs::read(dir.join(CLAIM_FILE)).ok()?;
+    serde_json::from_slice(&written).ok()
+}
+
 type Slot = Option<Box<dyn Sandbox>>;
 
 #[derive(Debug)]
@@ -169,8 +178,9 @@ impl Lent {
 impl Live {
     pub fn new(parts: Parts, sandbox: Box<dyn Sandbox>) -> Arc<Self> {
         let Parts { at, node, step, plan, env, dir, tools, log, saved, parked, serves_others } = parts;
-        let claim = parked.as_ref().and_then(|parked| parked.claim.as_ref());
-        let claim = claim.map_or_else(Claim::default, |claim| Claim::restored(claim, Instant::now()));
+        // What it was when an executor was killed is newer than what it was parked with.
+        let claim = read_claim(&dir).or_else(|| parked.as_ref().and_then(|parked| parked.claim.clone()));
+        let claim = claim.map_or_else(Claim::default, |claim| Claim::restored(&claim, Instant::now()));
         let bounded = |max| Arc::new(Semaphore::new(max));
         Arc::new(Self {
             at,
@@ -224,11 +234,31 @@ impl Live {
         }
         let fresh = hex::encode(rand::random::<[u8; 16]>());
         self.keep_of_who_waits();
-        let token = lock(&self.claim).take(driver, ttl, fresh, Instant::now());
+        let token = {
+            let mut claim = lock(&self.claim);
+            let token = claim.take(driver, ttl, fresh, Instant::now());
+            if token.is_some()
+                && let Some(written) = claim.kept(Instant::now())
+            {
+                self.write_claim(&written);
+            }
+            token
+        };
         if token.is_some() {
             self.touch();
         }
         token
+    }
+
+    /// Where the next executor finds it, if this one is killed.
+    fn write_claim(&self, claim: &ParkedClaim) {
+        let path = self.dir.join(CLAIM_FILE);
+        let staged = path.with_extension("staged");
+        let written = serde_json::to_vec(claim).map_err(std::io::Error::from);
+        let written = written.and_then(|bytes| std::fs::write(&staged, bytes));
+        if let Err(error) = written.and_then(|()| std::fs::rename(&staged, &path)) {
+            tracing::warn!(sandbox = %self.id(), %error, "a claim would not outlive the executor");
+        }
     }
 
     pub(super) fn is_held_by(&self, driver: &str) -> bool {

@@ -128,15 +128,7 @@ impl ActionLog {
             File::options().write(true).create_new(true).mode(0o600).open(path).map_err(failed("made"))?;
         let mut file = File::open(from).map_err(failed("opened"))?;
         io::copy(&mut file, &mut made).and_then(|_| made.sync_all()).map_err(failed("written"))?;
-        let mut index = Index { end: HEAD.len() as u64, ..Index::default() };
-        let read = File::open(path).map_err(failed("opened"))?;
-        let end = made.metadata().map_err(failed("read"))?.len();
-        scan(&mut io::BufReader::new(read), |at, action| index.take(at, &action)).map_err(failed("read"))?;
-        index.end = end;
-        let log = Self::new(path, index, end);
-        *log.turn.try_lock().map_err(|_| log.error("read", io::ErrorKind::WouldBlock.into()))? =
-            Turn { has_begun: true };
-        Ok(log)
+        Self::resume(path)
     }
 
     /// What a session that is over left: whatever was begun and not ended is unknown for ever. Nothing
@@ -150,6 +142,27 @@ impl ActionLog {
         let mut index = Index { failed: Some("its session is over".into()), ..Index::default() };
         scan(&mut io::BufReader::new(file), |at, action| index.take(at, &action)).map_err(failed("read"))?;
         Ok(Self::new(path, index, u64::MAX))
+    }
+
+    /// Goes on with the log of an executor that was killed, behind its last whole record. Whatever was begun
+    /// and not ended is unknown for ever. Blocks.
+    pub fn resume(path: &Path) -> Result<Self, LogError> {
+        let failed = |action| {
+            let path = path.to_owned();
+            move |source| LogError { path, action, source }
+        };
+        let mut index = Index { end: HEAD.len() as u64, ..Index::default() };
+        let file = File::options().read(true).write(true).open(path).map_err(failed("opened"))?;
+        let mut reader = io::BufReader::new(&file);
+        let whole = scan(&mut reader, |at, action| index.take(at, &action)).map_err(failed("read"))?;
+        // A torn record was never told of.
+        file.set_len(whole).and_then(|()| file.sync_data()).map_err(failed("cut"))?;
+        index.end = whole.max(HEAD.len() as u64);
+        let log = Self::new(path, index, if whole > 0 { whole } else { 0 });
+        if let Ok(mut turn) = log.turn.try_lock() {
+            turn.has_begun = whole > 0;
+        }
+        Ok(log)
     }
 
     fn new(path: &Path, index: Index, synced: u64) -> Self {
@@ -269,6 +282,13 @@ impl ActionLog {
     pub fn finished(&self, said: &v1::FinishSessionRequest) -> Option<u64> {
         let index = lock(&self.index);
         index.finish.as_ref().filter(|(data, _)| *data == said.encode_to_vec()).map(|(_, end)| *end)
+    }
+
+    /// How its driver had finished the session, if it had.
+    pub fn last_word(&self) -> Option<v1::FinishSessionRequest> {
+        let index = lock(&self.index);
+        let (data, _) = index.finish.as_ref()?;
+        v1::FinishSessionRequest::decode(data.as_slice()).ok()
     }
 
     /// Nothing will be known of its end.
@@ -426,12 +446,12 @@ impl Index {
     }
 }
 
-/// Reads records up to the first that is not whole.
-fn scan(from: &mut impl io::Read, mut found: impl FnMut(u64, v1::Action)) -> io::Result<()> {
+/// Reads records up to the first that is not whole; gives where that begins. 0: there is no head.
+fn scan(from: &mut impl io::Read, mut found: impl FnMut(u64, v1::Action)) -> io::Result<u64> {
     let mut head = [0; HEAD.len()];
     match from.read_exact(&mut head) {
         // Made and not begun.
-        Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => return Ok(()),
+        Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => return Ok(0),
         other => other?,
     }
     if head != *HEAD {
@@ -441,20 +461,20 @@ fn scan(from: &mut impl io::Read, mut found: impl FnMut(u64, v1::Action)) -> io:
     loop {
         let mut bytes = vec![0; super::record::FRAME];
         match from.read_exact(&mut bytes) {
-            Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => return Ok(()),
+            Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => return Ok(at),
             other => other?,
         }
         let len = bytes.first_chunk::<4>().map_or(0, |len| u32::from_le_bytes(*len));
         let len = usize::try_from(len).unwrap_or(usize::MAX);
         if len > super::record::RECORD_MAX {
-            return Ok(());
+            return Ok(at);
         }
         bytes.resize(super::record::FRAME + len, 0);
         match from.read_exact(&mut bytes[super::record::FRAME..]) {
-            Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => return Ok(()),
+            Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => return Ok(at),
             other => other?,
         }
-        let Some((action, len)) = decode(&bytes) else { return Ok(()) };
+        let Some((action, len)) = decode(&bytes) else { return Ok(at) };
         found(at, action);
         at += len as u64;
     }

@@ -107,7 +107,7 @@ impl Service {
     /// The session of that name, shown its claim.
     async fn live(&self, sandbox: &str, claim: &str) -> Result<Arc<Live>, Refusal> {
         let id = named(sandbox)?;
-        match self.sessions.find(&id) {
+        match self.sessions.find_soon(&id).await {
             Some(live) => {
                 live.check_claim(claim)?;
                 Ok(live)
@@ -161,6 +161,22 @@ async fn first<T>(inputs: &mut Streaming<T>) -> Result<T, Refusal> {
     }
 }
 
+fn ending(problem: &str, reward: Option<Reward>) -> Ending {
+    match problem {
+        "" => Ending::Finished { reward },
+        problem => Ending::GivenUp { problem: problem.to_owned() },
+    }
+}
+
+/// Of a session that goes on under another executor: what its driver said last counts.
+pub(super) fn recall(live: &Live) {
+    if let Some(said) = live.log.last_word()
+        && let Ok(reward) = reward_of(&said)
+    {
+        live.end.by_call(ending(&said.problem, reward));
+    }
+}
+
 fn reward_of(request: &v1::FinishSessionRequest) -> Result<Option<Reward>, Refusal> {
     let single = |field: &str, value: f64| {
         #[allow(clippy::cast_possible_truncation, reason = "an overflow gives an infinity, refused here")]
@@ -190,7 +206,7 @@ impl Sandboxes for Service {
     /// Only what this node knows better than the scheduler: whether it stands still.
     async fn get(&self, request: Request<v1::GetSandboxRequest>) -> Answer<v1::Sandbox> {
         let request = request.into_inner();
-        let live = self.sessions.find(&named(&request.sandbox)?);
+        let live = self.sessions.find_soon(&named(&request.sandbox)?).await;
         let live = live.ok_or_else(|| not_found(&request.sandbox))?;
         let state = if live.is_parked() { "paused" } else { "running" };
         Ok(Response::new(v1::Sandbox { id: live.name(), state: state.to_owned(), ..v1::Sandbox::default() }))
@@ -265,7 +281,7 @@ impl Sandboxes for Service {
     async fn finish(&self, request: Request<v1::FinishSessionRequest>) -> Answer<v1::FinishSessionReply> {
         let request = request.into_inner();
         let id = named(&request.sandbox)?;
-        let log = match self.sessions.find(&id) {
+        let log = match self.sessions.find_soon(&id).await {
             Some(live) => Arc::clone(&live.log),
             None => self.past(&id).await?.ok_or_else(|| not_found(&request.sandbox))?,
         };
@@ -288,18 +304,14 @@ impl Sandboxes for Service {
         if reward.is_some() && !request.problem.is_empty() {
             return Err(Refusal::bad("problem", "what did not work out has no reward").into());
         }
-        let ending = match request.problem.as_str() {
-            "" => Ending::Finished { reward },
-            problem => Ending::GivenUp { problem: problem.to_owned() },
-        };
-        live.finish(ending, &said).await?;
+        live.finish(ending(&request.problem, reward), &said).await?;
         Ok(Response::new(v1::FinishSessionReply {}))
     }
 
     async fn act(&self, request: Request<v1::ActRequest>) -> Answer<v1::ActReply> {
         let request = request.into_inner();
         let id = named(&request.sandbox)?;
-        let reply = match self.sessions.find(&id) {
+        let reply = match self.sessions.find_soon(&id).await {
             Some(live) => actions::act(&live, request).await?,
             None => match self.past(&id).await? {
                 Some(log) => actions::act_past(&log, &request.sandbox, &request).await?,
@@ -312,7 +324,7 @@ impl Sandboxes for Service {
     async fn list_actions(&self, request: Request<v1::ListActionsRequest>) -> Answer<v1::ListActionsReply> {
         let request = request.into_inner();
         let id = named(&request.sandbox)?;
-        let log = match self.sessions.find(&id) {
+        let log = match self.sessions.find_soon(&id).await {
             Some(live) => Arc::clone(&live.log),
             None => self.past(&id).await?.ok_or_else(|| not_found(&request.sandbox))?,
         };

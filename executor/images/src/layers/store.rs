@@ -145,6 +145,12 @@ impl LayerStore {
         Some(Pinned { path: self.place(id).join(TREE_DIR), _pin: Arc::clone(&kept.pin) })
     }
 
+    /// The layer whose tree is at this path, as [`Pinned`] names it, if it is here.
+    pub fn get_at(&self, tree: &Path) -> Option<Pinned> {
+        let found = self.lock().kept.keys().copied().find(|id| self.place(id).join(TREE_DIR) == tree)?;
+        self.get(&found)
+    }
+
     /// A place for a new layer. Blocks on the disk.
     pub fn stage(&self) -> Result<Staged, Error> {
         let name = self.next.fetch_add(1, Ordering::Relaxed).to_string();

@@ -52,6 +52,20 @@ impl Tree {
         }
     }
 
+    /// Numbers of the groups of a sandbox, in order.
+    pub fn groups(&self, id: &str) -> Vec<u64> {
+        let listed = name(id).and_then(|leaf| {
+            let dir = open::at(self.dirs[0].as_fd(), &leaf, libc::O_RDONLY | libc::O_DIRECTORY)?;
+            Ok(nix::dir::Dir::from_fd(dir)?)
+        });
+        let Ok(mut dir) = listed else { return Vec::new() };
+        let number =
+            |entry: nix::dir::Entry| entry.file_name().to_str().ok()?.strip_prefix('g')?.parse().ok();
+        let mut numbers: Vec<u64> = dir.iter().flatten().filter_map(number).collect();
+        numbers.sort_unstable();
+        numbers
+    }
+
     /// Removes what is empty below the leaf of a sandbox that ends. What stays shows as a leaf that
     /// cannot be removed.
     pub(super) fn remove_trees(&self, id: &str) {

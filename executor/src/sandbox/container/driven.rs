@@ -37,6 +37,18 @@ pub(super) struct State {
     reclaiming: Arc<AsyncMutex<()>>,
 }
 
+impl State {
+    /// Of a sandbox that another executor drove: what it had begun goes on in groups that are kept apart
+    /// from new ones by their numbers.
+    pub fn adopted(shared: &Shared, id: &str) -> Self {
+        let numbers = shared.tree.groups(id);
+        let next = numbers.last().map_or(0, |last| last + 1);
+        let trees =
+            Trees { next: AtomicU64::new(next), left: Mutex::new(numbers.into()), ..Trees::default() };
+        Self { trees: Arc::new(trees), ..Self::default() }
+    }
+}
+
 /// The groups of processes of one sandbox.
 #[derive(Debug, Default)]
 struct Trees {
@@ -221,7 +233,7 @@ impl Driven for ContainerSandbox {
         let asked = Asked { argv: &argv, env: &env, cwd: &cwd, user: &user };
         let more: Vec<&OwnedFd> = report.iter().chain([&door]).collect();
         let starting = Starting::new(&tree);
-        let started = self.started(&asked, kind, &ends, &more).await;
+        let started = self.started(self.alive().channel.ticket(), &asked, kind, &ends, &more).await;
         starting.answered();
         let (process, (pid, terminal)) = started?;
         let process = Box::new(Rooted { process, tree });

@@ -31,10 +31,11 @@ pub(super) struct Descriptors {
 }
 
 impl ContainerSandbox {
-    /// Starts a process. Its `streams` become the user's; `more` are the other descriptors of its kind,
+    /// Starts a process under a number of the channel. Its `streams` become the user's; `more` are the other descriptors of its kind,
     /// in order. Gives the process, with its number in the sandbox and the other end of its terminal.
     pub(super) async fn started(
         &self,
+        ticket: u32,
         asked: &Asked<'_>,
         kind: Descriptors,
         streams: &[OwnedFd],
@@ -55,7 +56,6 @@ impl ContainerSandbox {
         }
         let given: Vec<_> = streams.iter().chain(more.iter().copied()).map(AsRawFd::as_raw_fd).collect();
         let channel = &self.alive().channel;
-        let ticket = channel.ticket();
         let (answer, exited) = channel.spawn(ticket, request, &given).await.map_err(|error| match error {
             ChannelError::Dead(reason) => SpawnError::Dead { reason },
             ChannelError::Io(source) => setup("asking init", source),
@@ -75,7 +75,7 @@ impl ContainerSandbox {
             Answer::NotStarted(stage, errno) => {
                 Err(setup(stage.as_str(), io::Error::from_raw_os_error(errno)))
             }
-            Answer::Signalled(_) | Answer::KilledAll => {
+            Answer::Signalled(_) | Answer::KilledAll | Answer::Replayed(_) => {
                 Err(setup("asking init", io::Error::other("it answered another question")))
             }
         }
@@ -135,9 +135,9 @@ fn spawn_request(spawn: &Asked<'_>, kind: Descriptors, user: User) -> Result<mes
 
 #[derive(Debug)]
 pub(super) struct ContainerProcess {
-    channel: Arc<Channel>,
-    ticket: u32,
-    exited: watch::Receiver<Option<Exit>>,
+    pub(super) channel: Arc<Channel>,
+    pub(super) ticket: u32,
+    pub(super) exited: watch::Receiver<Option<Exit>>,
 }
 
 #[tonic::async_trait]

@@ -3,6 +3,7 @@
 
 use std::fs::File;
 use std::io;
+use std::os::fd::OwnedFd;
 
 use images::layers::Packed;
 use rollout::Bytes;
@@ -10,7 +11,7 @@ use rollout::quantity::Limit;
 
 use super::pool::Claim;
 use crate::sandbox::{
-    DestroyError, Driven, FileError, FileSource, LayError, Listing, Mounted, Pack, PackError, Process,
+    Deed, DestroyError, Driven, FileError, FileSource, LayError, Listing, Mounted, Pack, PackError, Process,
     Sandbox, Spawn, SpawnError, Stats,
 };
 
@@ -70,6 +71,34 @@ impl Sandbox for Handout {
 
     async fn spawn(&self, spawn: Spawn) -> Result<Box<dyn Process>, SpawnError> {
         self.sandbox.spawn(spawn).await
+    }
+
+    fn deed(&self) -> Option<Deed> {
+        self.sandbox.deed()
+    }
+
+    fn number(&self) -> u32 {
+        self.sandbox.number()
+    }
+
+    async fn spawn_numbered(&self, number: u32, spawn: Spawn) -> Result<Box<dyn Process>, SpawnError> {
+        self.sandbox.spawn_numbered(number, spawn).await
+    }
+
+    fn find(&self, number: u32) -> Option<Box<dyn Process>> {
+        self.sandbox.find(number)
+    }
+
+    async fn entrust(&self, number: u32, ends: Vec<OwnedFd>) -> Result<(), io::Error> {
+        self.sandbox.entrust(number, ends).await
+    }
+
+    async fn entrusted(&self, number: u32, count: u8) -> Result<Vec<OwnedFd>, io::Error> {
+        self.sandbox.entrusted(number, count).await
+    }
+
+    async fn give_up(&self, number: u32) {
+        self.sandbox.give_up(number).await;
     }
 
     fn driven(&self) -> Option<&dyn Driven> {

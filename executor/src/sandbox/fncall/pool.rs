@@ -10,6 +10,8 @@ use super::Counts;
 use crate::broker::serve::lock;
 use crate::sandbox::Sandbox;
 
+/// How every name begins.
+const NAMED: &str = "fncall-";
 /// Sandboxes that wait, of all shapes.
 pub const PARKED_MAX: usize = 16;
 /// Shapes that are made ahead. One more takes the place of the one asked for least lately.
@@ -69,11 +71,19 @@ impl State {
 }
 
 impl Pool {
+    /// One that gives none of these names.
+    pub fn beside(names: &[String]) -> Self {
+        let number = |name: &String| name.strip_prefix(NAMED)?.parse::<u64>().ok();
+        let pool = Self::default();
+        lock(&pool.state).named = names.iter().filter_map(number).max().unwrap_or(0);
+        pool
+    }
+
     /// The next name for a sandbox: jobs' own begin with their id, which has no such word in it.
     pub fn name(&self) -> String {
         let mut state = lock(&self.state);
         state.named += 1;
-        format!("fncall-{}", state.named)
+        format!("{NAMED}{}", state.named)
     }
 
     pub fn counts(&self) -> Counts {

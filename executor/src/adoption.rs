@@ -1,0 +1,213 @@
+//! The start of an executor whose predecessor was killed: what that one ran goes on under the same
+//! incarnation, as if only the link had broken.
+//!
+//! An attempt is taken over if its record can be read, its sandbox lives, and its command had begun (or its
+//! session served). Everything else of the predecessor is destroyed, and the scheduler starts it again.
+
+use std::collections::BTreeMap;
+use std::ffi::OsStr;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use rollout::{Bytes, IncarnationId, Timestamp};
+
+use crate::attempt::Resumed;
+use crate::attempt::record::{self, Begun, EXTENSION, Record, Stage};
+use crate::capture::{self, Capture, Stream};
+use crate::ceilings::{FILES_PER_CAPTURE, descriptors};
+use crate::lifecycle::{Adopted, Order};
+use crate::sandbox::{Adoption, Mounted, OciBase, Sandbox};
+use crate::workspace::Workspaces;
+use crate::{Backends, attempt};
+
+/// In the data directory: names the incarnation whose attempts are there.
+const INCARNATION_FILE: &str = "incarnation";
+/// Streams of a command.
+const STREAMS: u8 = 2;
+
+/// An attempt that goes on.
+#[derive(Debug)]
+pub(crate) struct Heir {
+    pub order: Order,
+    pub dir: PathBuf,
+    pub taken_at: Timestamp,
+    pub held: Adopted,
+    pub sandbox: Option<Box<dyn Sandbox>>,
+    /// Of one that runs.
+    pub work: Option<Work>,
+}
+
+#[derive(Debug)]
+pub(crate) enum Work {
+    Command(Resumed),
+    Session(Begun),
+}
+
+/// What there is to go on with.
+#[derive(Debug, Default)]
+pub(crate) struct Estate {
+    pub heirs: Vec<Heir>,
+    /// The largest number in a name that may be in use.
+    pub serial: u64,
+}
+
+/// Under which the attempts of this data directory ran.
+pub(crate) fn incarnation(data_dir: &Path) -> Option<IncarnationId> {
+    std::fs::read_to_string(data_dir.join(INCARNATION_FILE)).ok()?.parse().ok()
+}
+
+/// Writes it down, for the next executor.
+pub(crate) fn set_incarnation(data_dir: &Path, incarnation: IncarnationId) -> io::Result<()> {
+    let staged = data_dir.join("incarnation.staged");
+    std::fs::write(&staged, incarnation.to_string())?;
+    std::fs::rename(staged, data_dir.join(INCARNATION_FILE))
+}
+
+struct Heritage<'a> {
+    backends: &'a Backends,
+    workspaces: &'a Workspaces,
+    capture_bytes_max: Bytes,
+}
+
+/// Takes over what can be, and removes the rest.
+pub(crate) async fn adopt(
+    backends: &Backends,
+    workspaces: &Workspaces,
+    attempts_dir: &Path,
+    capture_bytes_max: Bytes,
+) -> Estate {
+    let heritage = Heritage { backends, workspaces, capture_bytes_max };
+    let mut estate = Estate::default();
+    let inherited = backends.first().inheritance().map_or_else(Vec::new, |left| left.sandboxes);
+    let records = records(attempts_dir);
+    let numbers = inherited.iter().map(String::as_str).chain(records.keys().map(|(_, name)| name.as_str()));
+    estate.serial = numbers.filter_map(serial).max().unwrap_or(0);
+    // Of two that name one sandbox the later goes on in it; of the first only the outcome is left.
+    let mut owners: BTreeMap<&str, &str> = BTreeMap::new();
+    for ((_, name), record) in &records {
+        owners.insert(&record.deed.id, name);
+    }
+    for ((_, name), record) in &records {
+        let owns = owners.get(record.deed.id.as_str()) == Some(&name.as_str());
+        let dir = attempts_dir.join(name);
+        match heritage.heir(&dir, name, record, owns).await {
+            Ok(heir) => estate.heirs.push(heir),
+            Err(reason) => tracing::info!(attempt = name, reason, "not taken over"),
+        }
+    }
+    for backend in backends.each() {
+        backend.disinherit().await;
+    }
+    let kept: Vec<&Path> = estate.heirs.iter().map(|heir| heir.dir.as_path()).collect();
+    if let Err(error) = clear(attempts_dir, &kept) {
+        tracing::warn!(dir = %attempts_dir.display(), %error, "what nobody goes on with is not removed");
+    }
+    estate
+}
+
+/// By number and name, oldest first.
+fn records(attempts_dir: &Path) -> BTreeMap<(u64, String), Record> {
+    let Ok(entries) = std::fs::read_dir(attempts_dir) else { return BTreeMap::new() };
+    let read = |path: PathBuf| {
+        let name = path.file_stem().and_then(OsStr::to_str)?.to_owned();
+        Some(((serial(&name)?, name), Record::read(&path)?))
+    };
+    let paths = entries.flatten().map(|entry| entry.path());
+    paths.filter(|path| path.extension() == Some(OsStr::new(EXTENSION))).filter_map(read).collect()
+}
+
+/// The number at the end of a name of ours.
+fn serial(name: &str) -> Option<u64> {
+    name.rsplit_once('-')?.1.parse().ok()
+}
+
+/// Removes what is of nobody in this list.
+fn clear(attempts_dir: &Path, kept: &[&Path]) -> io::Result<()> {
+    for entry in std::fs::read_dir(attempts_dir)? {
+        let path = entry?.path();
+        if kept.iter().any(|dir| path == *dir || path == record::path(dir)) {
+            continue;
+        }
+        if path.is_dir() { std::fs::remove_dir_all(&path)? } else { std::fs::remove_file(&path)? }
+    }
+    Ok(())
+}
+
+impl Heritage<'_> {
+    async fn heir(&self, dir: &Path, name: &str, record: &Record, owns: bool) -> Result<Heir, String> {
+        let order = record.order().ok_or("its record cannot be read")?;
+        let taken_at = record.taken_at;
+        let heir =
+            |held, sandbox, work, order| Heir { order, dir: dir.to_owned(), taken_at, held, sandbox, work };
+        match &record.stage {
+            Stage::Ended { outcome, kept } => {
+                let sandbox =
+                    if *kept && owns { self.sandbox(&order, name, record).await.ok() } else { None };
+                let has_sandbox = sandbox.is_some();
+                let held = Adopted::Ended { outcome: outcome.clone(), kept: *kept, has_sandbox };
+                Ok(heir(held, sandbox, None, order))
+            }
+            Stage::Kept if owns => {
+                let sandbox = self.sandbox(&order, name, record).await?;
+                Ok(heir(Adopted::Kept, Some(sandbox), None, order))
+            }
+            Stage::Command(begun) if owns => {
+                let sandbox = self.sandbox(&order, name, record).await?;
+                let work = match self.command(sandbox.as_ref(), dir, begun).await {
+                    Ok(work) => Work::Command(work),
+                    Err(reason) => {
+                        attempt::destroy(sandbox).await;
+                        return Err(reason);
+                    }
+                };
+                let held = Adopted::Running { started_at: begun.started_at };
+                Ok(heir(held, Some(sandbox), Some(work), order))
+            }
+            Stage::Session(begun) if owns => {
+                let sandbox = self.sandbox(&order, name, record).await?;
+                let held = Adopted::Running { started_at: begun.started_at };
+                Ok(heir(held, Some(sandbox), Some(Work::Session(begun.clone())), order))
+            }
+            Stage::Kept | Stage::Command(_) | Stage::Session(_) => Err("its sandbox is another's".to_owned()),
+        }
+    }
+
+    async fn sandbox(&self, order: &Order, name: &str, record: &Record) -> Result<Box<dyn Sandbox>, String> {
+        let deed = record.deed.clone();
+        let pin = |tree: &PathBuf| {
+            self.workspaces.pin(tree).ok_or_else(|| format!("layer {} is gone", tree.display()))
+        };
+        let mut layers = Vec::with_capacity(deed.layers.len());
+        for (layer, tree) in &deed.layers {
+            layers.push(Mounted { layer: layer.clone(), at: pin(tree)? });
+        }
+        let base = match &deed.base {
+            None => None,
+            Some(base) => {
+                let layers = base.trees.iter().map(pin).collect::<Result<_, _>>()?;
+                let (digest, env) = (base.digest.clone(), base.env.clone());
+                Some(Arc::new(OciBase { digest, layers, env, hold: None }))
+            }
+        };
+        let backend = self.backends.of(order.step.backend).ok_or("its backend is not offered here")?;
+        let adopted = backend.adopt(name, Adoption { deed, layers, base }).await;
+        adopted.map_err(|error| crate::storage::chain(&error))
+    }
+
+    async fn command(&self, sandbox: &dyn Sandbox, dir: &Path, begun: &Begun) -> Result<Resumed, String> {
+        let process = sandbox.find(begun.number).ok_or("its command had not begun")?;
+        let ends = sandbox.entrusted(begun.number, STREAMS).await.map_err(|error| error.to_string())?;
+        let [stdout, stderr] =
+            <[_; STREAMS as usize]>::try_from(ends).map_err(|_| "its streams are not there".to_owned())?;
+        let held = descriptors::wait_for(2 * FILES_PER_CAPTURE).await.map_err(|error| error.to_string())?;
+        let held = Arc::new(held);
+        let resume = |stream, end| {
+            let path = capture::path(dir, stream);
+            Capture::resume(path, self.capture_bytes_max, end, Arc::clone(&held))
+                .map_err(|error| format!("its output: {error}"))
+        };
+        let (stdout, stderr) = (resume(Stream::Stdout, stdout)?, resume(Stream::Stderr, stderr)?);
+        Ok(Resumed { begun: begun.clone(), process, stdout, stderr })
+    }
+}

@@ -1,0 +1,213 @@
+"""kill -9 of an executor: what it ran goes on under the next one, once and to the byte."""
+
+import os
+import pathlib
+import random
+import shutil
+import signal
+import time
+
+import lab
+import pytest
+
+KILLS = int(os.environ.get("ROLLYARD_KILLS", "8"))
+
+SPEC = """\
+apiVersion: rollyard/v1
+kind: RolloutJob
+name: adopted
+tasks: {from: {inline: [%(rows)s]}}
+group: {size: %(size)d}
+defaults:
+  image: host
+  timeout: 120s
+  retry: {limit: %(retries)d, backoff: 100ms, max_backoff: 200ms}
+  resources: {request: {cpu: 50m, memory: 32Mi}, limit: {cpu: "1", memory: 128Mi, disk: 16Mi, pids: 64}}
+steps:
+%(steps)s
+output: {table: ./out, shard: {rows: 64, flush: 1s}}
+"""
+
+ONE = '{n: "1"}'
+
+
+class Nodes:
+    """A scheduler and one executor, which is killed and started again."""
+
+    def __init__(self, yard):
+        self.yard = yard
+        self.data = yard.directory / "n1"
+        self.scheduler = yard.start("scheduler", "--listen", yard.socket)
+        lab.wait_until(lambda: (yard.data / "yard.sock").exists(), "the scheduler listens")
+        self.executor = None
+        self.start()
+
+    def start(self, binary=None):
+        serve = ("executor", "--name", "n1", "--scheduler", self.yard.socket)
+        kept, lab.BINARY = lab.BINARY, binary or lab.BINARY
+        try:
+            self.executor = self.yard.start(*serve, data=self.data)
+        finally:
+            lab.BINARY = kept
+
+    def kill(self):
+        self.executor.send_signal(signal.SIGKILL)
+        assert self.executor.wait(timeout=60) == -signal.SIGKILL
+
+    def submit(self, steps, rows=ONE, size=1, retries=0):
+        spec = self.yard.spec(SPEC % {"steps": steps, "rows": rows, "size": size, "retries": retries})
+        return self.yard.start("--yard", self.yard.socket, "submit", spec, "--table", self.yard.table, "--wait")
+
+    def leaves(self):
+        return [pathlib.Path(path).name for path in lab.census(self.yard.directory).get("cgroups", [])]
+
+    def logs(self):
+        return "".join(path.read_text() for path in self.yard.directory.glob("executor-*.log"))
+
+    def end(self):
+        for process in (self.executor, self.scheduler):
+            lab.end(process)
+
+
+@pytest.fixture
+def nodes(yard):
+    nodes = Nodes(yard)
+    yield nodes
+    nodes.end()
+
+
+def ran(nodes, submitted):
+    assert submitted.wait(timeout=lab.HANG_S) == 0, nodes.logs()
+    return nodes.yard.rows("steps")
+
+
+def stored(nodes, step):
+    """What was captured of its standard output, as the yard keeps it."""
+    digest = step["stdout_artifact"].removeprefix("sha256:")
+    paths = [path for path in nodes.yard.data.rglob("*") if path.is_file() and path.name.endswith(digest[4:])]
+    (content,) = {path.read_bytes() for path in paths}
+    return content
+
+
+def test_a_step_runs_once_through_a_kill_of_its_executor(nodes):
+    submitted = nodes.submit('  - {name: work, run: "echo begun; sleep 4; echo done"}')
+    lab.wait_until(nodes.leaves, "a sandbox")
+    time.sleep(1)
+    before = nodes.leaves()
+    nodes.kill()
+    time.sleep(0.5)
+    assert nodes.leaves() == before, "it lives on"
+    nodes.start()
+    lab.wait_until(lambda: "taken over" in nodes.logs(), "it is taken over")
+    assert nodes.leaves() == before, nodes.logs()
+    (step,) = ran(nodes, submitted)
+    assert (step["attempt"], step["failure_code"], step["exit_code"]) == (0, None, 0), nodes.logs()
+    assert stored(nodes, step) == b"begun\ndone\n"
+
+
+def test_output_is_exact_through_five_kills(nodes):
+    count = "i=0; while [ $i -lt 40000 ]; do i=$((i+1)); echo line $i; [ $((i % 500)) -eq 0 ] && sleep 0.1; done; true"
+    submitted = nodes.submit(f'  - {{name: work, run: "{count}"}}')
+    lab.wait_until(nodes.leaves, "a sandbox")
+    time.sleep(0.5)
+    for _ in range(5):
+        nodes.kill()
+        time.sleep(0.3)
+        nodes.start()
+        time.sleep(1)
+    (step,) = ran(nodes, submitted)
+    assert (step["attempt"], step["failure_code"]) == (0, None), nodes.logs()
+    expected = "".join(f"line {n}\n" for n in range(1, 40001))
+    assert stored(nodes, step).decode() == expected
+
+
+def test_without_another_executor_the_broker_destroys_everything_at_the_end_of_the_lease(nodes):
+    submitted = nodes.submit('  - {name: work, run: "sleep 600"}')
+    lab.wait_until(nodes.leaves, "a sandbox")
+    time.sleep(1)
+    nodes.kill()
+    time.sleep(2)
+    assert nodes.leaves(), "the lease goes on"
+    lab.wait_until(lambda: not lab.census(nodes.yard.directory).get("cgroups"), "the end of the lease", 30)
+    lab.end(submitted, signal.SIGKILL)
+
+
+def test_broker_and_executor_killed_leave_nothing_and_the_work_is_done_again(nodes):
+    submitted = nodes.submit('  - {name: work, run: "sleep 2; echo done"}', retries=3)
+    lab.wait_until(nodes.leaves, "a sandbox")
+    children = pathlib.Path(f"/proc/{nodes.executor.pid}/task").glob("*/children")
+    pids = [pid for path in children for pid in path.read_text().split()]
+    (broker,) = [p for p in pids if pathlib.Path(f"/proc/{p}/comm").read_text() == "rollyard-broker\n"]
+    nodes.executor.send_signal(signal.SIGKILL)
+    os.kill(int(broker), signal.SIGKILL)
+    nodes.executor.wait(timeout=60)
+    nodes.start()
+    steps = ran(nodes, submitted)
+    assert steps[-1]["failure_code"] is None
+    assert "taken over" not in nodes.logs()
+
+
+def test_another_build_adopts_nothing_and_starts_anew(nodes):
+    submitted = nodes.submit('  - {name: work, run: "sleep 2; echo done"}', retries=3)
+    lab.wait_until(nodes.leaves, "a sandbox")
+    time.sleep(0.5)
+    nodes.kill()
+    other = nodes.yard.directory / "rollyard"
+    shutil.copy(lab.BINARY, other)
+    nodes.start(other)
+    steps = ran(nodes, submitted)
+    assert steps[-1]["failure_code"] is None
+    assert "sandboxes of another build are destroyed" in nodes.logs()
+    assert "taken over" not in nodes.logs()
+
+
+STEPS = """\
+  - {name: work, env: {N: "${row.n}"}, run: "for i in 1 2 3 4 5 6; do sleep 0.1; echo $i; done; echo $((N * 7)) > answer", outputs: [{name: answer, path: answer}]}
+  - name: grade
+    needs: [work]
+    env: {N: "${row.n}"}
+    inputs: [{artifact: work.answer, path: /in/answer}]
+    grader: {reward_file: /logs/verifier/reward.txt}
+    run: 'sleep 0.2; if [ "$(cat /in/answer)" = $((N * 7)) ]; then echo 1; else echo 0; fi > /logs/verifier/reward.txt'\
+"""
+
+
+def test_every_rollout_ends_once_whenever_the_executor_is_killed(nodes):
+    """Without a single retry: nothing is lost by a kill."""
+    rng = random.Random(lab.seed())
+    groups = 12
+    rows = ", ".join(f'{{n: "{n}"}}' for n in range(groups))
+    submitted = nodes.submit(STEPS, rows=rows, size=4)
+    for _ in range(KILLS):
+        time.sleep(rng.uniform(0.1, 2.0))
+        nodes.kill()
+        nodes.start()
+    assert submitted.wait(timeout=lab.HANG_S) == 0, nodes.logs()
+    rows = nodes.yard.rows()
+    ids = [row["trajectory_id"] for row in rows]
+    assert len(ids) == len(set(ids)) == 4 * groups
+    assert {(row["reward"], row["failure_code"]) for row in rows} == {(1.0, None)}, rows
+    steps = [(s["trajectory_id"], s["step_name"], s["attempt"]) for s in nodes.yard.rows("steps")]
+    assert len(steps) == len(set(steps)) == 8 * groups, "an attempt ran twice, or another was needed"
+    assert not nodes.leaves()
+
+
+def test_a_sandbox_of_a_client_serves_again_with_its_files(nodes):
+    ry = pytest.importorskip("rollyard", reason="pip install -e datasets/python")
+    with ry.Client(nodes.yard.socket, start=False) as client:
+        sandbox = client.sandbox(memory="32Mi", disk_limit="16Mi", cpu="10m", timeout=300)
+        sandbox.run("echo before > f")
+        nodes.kill()
+        nodes.start()
+
+        def reads():
+            try:
+                return sandbox.read("f")
+            except ry.Error as error:
+                # Until it is attached again.
+                return print(error)
+
+        assert lab.wait_until(reads, "it serves again") == b"before\n"
+        assert "taken over" in nodes.logs()
+        assert sandbox.run("cat f; echo after >> f; cat f").text == "before\nbefore\nafter\n"
+        assert sandbox.kill()
