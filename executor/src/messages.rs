@@ -65,6 +65,7 @@ pub(crate) fn to_start(order: &Order) -> v1::StartAttempt {
         keep: order.keep,
         inputs: order.inputs.iter().map(input).collect(),
         base: order.base.as_ref().map(to_wire::checkpoint),
+        parked: order.parked.as_ref().map(to_wire::parked),
     }
 }
 

@@ -494,7 +494,7 @@ impl Backend for Container {
             memory_disk: created.memory_disk,
             disk_limit: spec.limits.disk,
             image_name: spec.image,
-            image_digest: image_digest.clone(),
+            image_digest,
             told: BTreeMap::new(),
             driven: driven::State::default(),
         }))
