@@ -8,6 +8,7 @@ pub mod budgets;
 pub mod capabilities;
 pub mod cgroup;
 pub mod clone;
+pub(crate) mod interrupt;
 pub mod landlock;
 pub mod loop_disk;
 pub mod mounts;

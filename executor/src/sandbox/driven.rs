@@ -43,7 +43,7 @@ pub trait Driven: Send + Sync + fmt::Debug {
     fn thaw(&self) -> io::Result<()>;
 
     /// Takes from it what memory can be taken; gives the bytes that are really free again, net of what
-    /// others share.
+    /// others share. If the future is dropped, it ends soon.
     async fn reclaim(&self) -> io::Result<Bytes>;
 }
 

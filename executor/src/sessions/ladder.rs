@@ -101,6 +101,7 @@ impl Live {
         version: Option<u64>,
         after: Option<Duration>,
     ) -> Result<v1::LifecycleReply, Refusal> {
+        let mut woken = std::pin::pin!(self.woken.notified());
         let (lent, reached) = {
             let _no_start = self.starts.write().await;
             let mut ladder = self.ladder.lock().await;
@@ -117,11 +118,18 @@ impl Live {
             };
             self.unless_over(freezing).await?;
             ladder.step(Rung::Frozen, Bytes(0));
+            woken.as_mut().enable();
             (lent, ladder.version)
         };
-        // Not under the lock: a call that comes meanwhile goes first.
+        // Not under the lock: a call that comes meanwhile goes first, and ends this. What runs takes memory
+        // as fast as the kernel takes it back.
         let driven = lent.driven()?;
-        let reclaiming = async { Ok(timeout(RECLAIM_TIMEOUT, driven.reclaim()).await) };
+        let reclaiming = async {
+            tokio::select! {
+                reclaimed = timeout(RECLAIM_TIMEOUT, driven.reclaim()) => Ok(reclaimed),
+                () = woken => Ok(Ok(Ok(Bytes(0)))),
+            }
+        };
         let reclaimed = self.unless_over(reclaiming).await?;
         drop(lent);
         let mut ladder = self.ladder.lock().await;
@@ -150,6 +158,7 @@ impl Live {
             let lent = self.lend_as_it_is().await?;
             lent.driven()?.thaw().map_err(|error| failed("letting its processes go on", &error))?;
             ladder.step(Rung::Running, Bytes(0));
+            self.woken.notify_waiters();
         }
         Ok(ladder.reply())
     }

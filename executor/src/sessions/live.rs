@@ -13,7 +13,7 @@ use rollout::plan::{ResolvedStep, SessionPlan};
 use rollout::{Bytes, NodeId, SandboxId};
 use rollout_wire::v1;
 use tokio::sync::{
-    Mutex as AsyncMutex, OwnedRwLockReadGuard, OwnedSemaphorePermit, RwLock, Semaphore, mpsc, watch,
+    Mutex as AsyncMutex, Notify, OwnedRwLockReadGuard, OwnedSemaphorePermit, RwLock, Semaphore, mpsc, watch,
 };
 use tokio::time::{Instant, timeout};
 use tokio_util::sync::CancellationToken;
@@ -102,6 +102,8 @@ pub(crate) struct Live {
     /// Read: a process is being started, which init must be able to do. Write: it may be paused. Taken
     /// before the ladder.
     pub(super) starts: RwLock<()>,
+    /// Told when it goes on after a pause.
+    pub(super) woken: Notify,
     sandbox: Arc<RwLock<Slot>>,
     claim: Mutex<Claim>,
     activity: Mutex<Activity>,
@@ -194,6 +196,7 @@ impl Live {
             shells: Shells::default(),
             ladder: AsyncMutex::new(Ladder::after(parked.as_ref())),
             starts: RwLock::default(),
+            woken: Notify::new(),
             sandbox: Arc::new(RwLock::new(Some(sandbox))),
             claim: Mutex::new(claim),
             activity: Mutex::new(Activity { heard_at: Instant::now(), busy: 0 }),

@@ -16,7 +16,7 @@ use tokio::time::{Instant, sleep};
 use super::process::{Asked, ContainerProcess, Descriptors};
 use super::{ContainerSandbox, KILL_WAIT, Shared};
 use crate::broker::serve::lock;
-use crate::host::{netns, open};
+use crate::host::{interrupt, netns, open};
 use crate::sandbox::driven::{Driven, Entry, Opened, Opening, Page, Pinned, Streams, TreeProcess};
 use crate::sandbox::files::entries;
 use crate::sandbox::packing::{Still, stands_still};
@@ -313,16 +313,15 @@ impl Driven for ContainerSandbox {
     }
 
     async fn reclaim(&self) -> io::Result<Bytes> {
-        // The kernel may take long, and whoever gave up on it comes again: one at a time.
+        // Whoever gave up on it may come again before the kernel has let go: one at a time.
         let turn = Arc::clone(&self.driven.reclaiming).try_lock_owned().map_err(|_| {
             io::Error::new(io::ErrorKind::ResourceBusy, "its memory is being taken back already")
         })?;
         let (shared, id) = (Arc::clone(&self.shared), self.id.clone());
-        let reclaim = move || {
+        let reclaimed = interrupt::blocking(move || {
             let _turn = turn;
             shared.tree.reclaim(&id)
-        };
-        let reclaimed = tokio::task::spawn_blocking(reclaim).await;
-        reclaimed.map_err(io::Error::other)?.map(Bytes)
+        });
+        reclaimed.await.map(Bytes)
     }
 }
