@@ -8,13 +8,22 @@ use rollout::{AttemptId, FailureCode, Millis, Timestamp};
 
 use crate::cluster::Cluster;
 use crate::command::{Command, Target};
-use crate::config::{Now, REFUSAL_BACKOFF, REFUSAL_BACKOFF_MAX};
+use crate::config::{Now, REFUSAL_BACKOFF, REFUSAL_BACKOFF_MAX, THAW_WAIT_MAX};
 use crate::event::{Fence, RefusalClass};
 use crate::group::{Detail, Exclusion};
 use crate::member::{At, Member};
 use crate::node::Phase;
 use crate::parking::ParkedAt;
 use crate::record::Record;
+
+/// Why an attempt was not begun.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum NotBegun<'a> {
+    /// By its node, with these words.
+    Refused(RefusalClass, &'a str),
+    /// Its start never left the scheduler.
+    NeverSent(&'a str),
+}
 
 /// How a report stands to what the core knows.
 pub(crate) enum Standing {
@@ -58,12 +67,23 @@ impl Cluster {
         records: &mut Vec<Record>,
     ) {
         self.renew(now, &fence.node, fence.incarnation);
-        let at = At::of(attempt);
         match self.standing(fence, attempt) {
             Standing::Current => {}
             Standing::Repeated => return,
             Standing::Stale => return self.fence(fence, attempt, records),
         }
+        self.note_started(fence, attempt, started_at, records);
+    }
+
+    /// Of the current attempt; nothing if it is known.
+    pub(crate) fn note_started(
+        &mut self,
+        fence: &Fence,
+        attempt: AttemptId,
+        started_at: Timestamp,
+        records: &mut Vec<Record>,
+    ) {
+        let at = At::of(attempt);
         let Some(group) = self.group_mut(at.group) else { return };
         let Some(place) = group.detail(at.slot).place.as_mut() else { return };
         if std::mem::replace(&mut place.started, true) {
@@ -137,10 +157,11 @@ impl Cluster {
         self.overdue.remove(&(place.due, at));
         let Some(detail) = self.group_mut(at.group).map(|g| g.detail(at.slot)) else { return };
         let generation = detail.generation;
-        note_end(detail, &outcome);
-        let was_thawing = detail.parked.is_some() && !place.started;
-        if !was_thawing {
-            detail.parked = None;
+        let stays = |was: &ParkedAt| was.stays(attempt.attempt, place.started, &outcome);
+        let stays_parked = detail.parked.as_deref().is_some_and(stays);
+        note_end(detail, &outcome, stays_parked);
+        if let Some(was) = detail.parked.as_mut() {
+            was.called_until = now.boot.after(THAW_WAIT_MAX);
         }
         let failure = outcome.failure.clone();
         let parked = ParkedAt::new(now, (place.node.clone(), place.incarnation), attempt.attempt, &outcome);
@@ -200,7 +221,7 @@ impl Cluster {
         let Some(detail) = group.details.get(&at.slot) else { return };
         let consequence = failure.code.consequence();
         let infrastructure = consequence.should_retry && failure.domain.infrastructure();
-        if infrastructure && !stopping && detail.may_thaw_again() {
+        if !stopping && detail.parked.is_some() {
             let wait = backoff(&retry, 1, at);
             return self.back_off(now, at, wait, records);
         }
@@ -236,22 +257,27 @@ impl Cluster {
         records: &mut Vec<Record>,
     ) {
         self.renew(now, &fence.node, fence.incarnation);
-        self.withdraw(now, fence, attempt, class, message, records);
+        self.withdraw(now, fence, attempt, NotBegun::Refused(class, message), records);
     }
 
-    /// The attempt is not begun by its node: refused there, or never sent.
+    /// The attempt was not begun by its node.
     pub(crate) fn withdraw(
         &mut self,
         now: Now,
         fence: &Fence,
         attempt: AttemptId,
-        class: RefusalClass,
-        message: &str,
+        why: NotBegun<'_>,
         records: &mut Vec<Record>,
     ) {
         if !matches!(self.standing(fence, attempt), Standing::Current) {
             return self.fence(fence, attempt, records);
         }
+        let (class, message, refusal) = match why {
+            NotBegun::Refused(class, message) => {
+                (class, message, format!("node {} refused it: {message}", fence.node))
+            }
+            NotBegun::NeverSent(why) => (RefusalClass::Busy, why, why.to_owned()),
+        };
         // An executor says so as it ends: what is placed there now would be lost with it.
         if class == RefusalClass::Unhealthy
             && let Some(node) = self.node_of(&fence.node, fence.incarnation)
@@ -260,7 +286,6 @@ impl Cluster {
             self.keyed.rouse_digest_waits();
         }
         let at = At::of(attempt);
-        let was_sent = !self.is_unsent(attempt);
         let Some(key) = self.sandbox_key(at) else { return };
         let Some(job) = self.jobs.get_mut(&at.group.job) else { return };
         let retry = job.plan.step(at.slot.step).retry;
@@ -277,10 +302,7 @@ impl Cluster {
         let detail = group.detail(at.slot);
         detail.attempts -= 1;
         detail.refusals += 1;
-        detail.refusal = Some(match was_sent {
-            true => format!("node {} refused it: {message}", fence.node),
-            false => message.to_owned(),
-        });
+        detail.refusal = Some(refusal);
         detail.avoid = Some(fence.node.clone());
         if class == RefusalClass::NeverFits {
             detail.excluded.retain(|known| known.node != fence.node);
@@ -288,10 +310,9 @@ impl Cluster {
             detail.excluded.push(Exclusion { node, incarnation: fence.incarnation, why });
         }
         detail.chain_breaks += u32::from(bad || gone && !replaced);
-        if bad {
-            // Its files are gone, and with them all there was of it.
-            detail.parked = None;
-        }
+        // Its files are gone, and with them all there was of it; or it went on, whatever its node says.
+        let Detail { parked, taken, .. } = detail;
+        parked.take_if(|was| bad || !was.has_files(taken.back()));
         let spent = (gone || bad) && detail.infra_failures + detail.chain_breaks > retry.limit;
         let wait = Millis((REFUSAL_BACKOFF.0 << detail.refusals.min(6)).min(REFUSAL_BACKOFF_MAX.0));
         if spent {
@@ -349,10 +370,15 @@ impl crate::group::Group {
     }
 }
 
-/// Counts an end in the books of the step. Also used when they are read back from the store.
-pub(crate) fn note_end(detail: &mut Detail, outcome: &Outcome) {
+/// Counts an end in the books of the step. One that leaves it parked costs a delay and counts for
+/// nothing. Also used when they are read back from the store.
+pub(crate) fn note_end(detail: &mut Detail, outcome: &Outcome, stays_parked: bool) {
     detail.failure.clone_from(&outcome.failure);
     detail.reward.clone_from(&outcome.reward);
+    if stays_parked {
+        return;
+    }
+    detail.parked = None;
     if let Some(failure) = &outcome.failure {
         if failure.domain == rollout::Domain::Grader {
             detail.grader_failures += 1;

@@ -91,11 +91,22 @@ impl Cluster {
                         let due = group.details.get(&at.slot).map_or_else(Default::default, |d| d.not_before);
                         backoff.insert((due, at));
                     }
-                    StepState::Parked => match group.details.get(&at.slot).and_then(|d| d.parked.as_ref()) {
-                        Some(was) => drop(parked.insert((was.due, at))),
-                        None => wrong.push(format!("{} is parked nowhere", at.rollout())),
-                    },
                     _ => {}
+                }
+                let state = group.state(at.slot);
+                let detail = group.details.get(&at.slot);
+                match detail.and_then(|d| Some((d, d.parked.as_ref()?))) {
+                    Some((detail, was)) => {
+                        parked.extend(was.looked_at(state).map(|look_at| (look_at, at)));
+                        let gone = !was.has_files(detail.taken.back());
+                        if gone && !state.is_final() && !place.is_some_and(|place| place.started) {
+                            wrong.push(format!("{} is parked and its files are gone", at.rollout()));
+                        }
+                    }
+                    None if state == StepState::Parked => {
+                        wrong.push(format!("{} is parked nowhere", at.rollout()));
+                    }
+                    None => {}
                 }
             }
         }

@@ -27,7 +27,7 @@ pub struct Cluster {
     pub(crate) ready: ReadyQueue,
     /// Steps that wait for a time.
     pub(crate) backoff: BTreeSet<(BootTime, At)>,
-    /// Sessions without a sandbox, by when they end.
+    /// Sessions without a sandbox, by when they end or are called no more.
     pub(crate) parked: BTreeSet<(BootTime, At)>,
     /// Placed attempts, by when they should have ended.
     pub(crate) overdue: BTreeSet<(BootTime, At)>,
@@ -200,14 +200,17 @@ impl Cluster {
         let key = ReadyKey::of(job, group, at);
         let detail = group.details.get(&at.slot);
         let due = detail.map_or(BootTime(0), |d| d.not_before);
-        let ends = detail.and_then(|d| d.parked.as_ref()).map_or(BootTime(0), |parked| parked.due);
+        let parked = detail.and_then(|d| d.parked.as_deref());
+        if let Some(look_at) = parked.and_then(|parked| parked.looked_at(group.state(at.slot))) {
+            self.parked.remove(&(look_at, at));
+        }
+        if let Some(look_at) = parked.and_then(|parked| parked.looked_at(state)) {
+            self.parked.insert((look_at, at));
+        }
         match group.state(at.slot) {
             StepState::Ready => self.ready.remove(&Class::of(job, group, at), &key),
             StepState::Backoff => {
                 self.backoff.remove(&(due, at));
-            }
-            StepState::Parked => {
-                self.parked.remove(&(ends, at));
             }
             _ => {}
         }
@@ -215,9 +218,6 @@ impl Cluster {
             StepState::Ready => self.ready.insert(Class::of(job, group, at), key),
             StepState::Backoff => {
                 self.backoff.insert((due, at));
-            }
-            StepState::Parked => {
-                self.parked.insert((ends, at));
             }
             _ => {}
         }

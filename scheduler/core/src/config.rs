@@ -63,6 +63,9 @@ pub const PLACEMENTS_PER_PASS_MAX: usize = 1_024;
 /// First wait after a node refused for lack of room; doubles to [`REFUSAL_BACKOFF_MAX`].
 pub const REFUSAL_BACKOFF: Millis = Millis(100);
 pub const REFUSAL_BACKOFF_MAX: Millis = Millis(5_000);
+/// How long a parked session that is called waits for room; then it is parked again, until the next call.
+/// A little more than a caller is kept waiting, who is told what it waits for.
+pub const THAW_WAIT_MAX: Millis = Millis(65_000);
 /// Results kept under a key; past it the oldest is forgotten, and made again when it is asked for.
 pub const RESULTS_MAX: usize = 65_536;
 /// Images of one node whose digests are known or asked for.

@@ -87,6 +87,7 @@ impl Cluster {
 
     /// The incarnation is over: what ran there ends as `node_lost` and starts elsewhere.
     pub(crate) fn lose(&mut self, now: Now, id: &NodeId, reason: &str, records: &mut Vec<Record>) {
+        self.take_all_back(now, id, records);
         let Some(node) = self.nodes.remove(id) else { return };
         self.keyed.rouse_digest_waits();
         records.push(Record::Lease {

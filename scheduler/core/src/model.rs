@@ -358,6 +358,8 @@ pub struct Patience {
     tries: BTreeMap<(RolloutId, StepIndex), [u32; 5]>,
     /// What each step left and saved on its way, and whether it takes a new sandbox.
     workspaces: BTreeMap<(RolloutId, StepIndex), (Vec<CheckpointId>, bool)>,
+    /// Sessions without a sandbox: the attempt that was parked, its files and when it ends.
+    parked: BTreeMap<(RolloutId, StepIndex), (u32, CheckpointId, BootTime)>,
 }
 
 impl Patience {
@@ -368,6 +370,7 @@ impl Patience {
             backoff: BTreeMap::new(),
             tries: BTreeMap::new(),
             workspaces: BTreeMap::new(),
+            parked: BTreeMap::new(),
         };
         for job in cluster.jobs.values().filter(|job| !job.state.is_final()) {
             found.breakers.extend(job.breakers.iter().map(|(&step, b)| ((job.id, step), b.clone())));
@@ -382,6 +385,11 @@ impl Patience {
                     let saved: Vec<CheckpointId> = saved.map(|saved| saved.id).collect();
                     if d.anew || !saved.is_empty() {
                         found.workspaces.insert(key, (saved, d.anew));
+                    }
+                    let runs = d.place.as_ref().is_some_and(|place| place.started);
+                    if let Some(was) = d.parked.as_ref().filter(|_| !runs && !group.state(slot).is_final()) {
+                        let due = was.due.max(now.boot);
+                        found.parked.insert(key, (was.attempt, was.checkpoint, due));
                     }
                     if group.state(slot) == StepState::Backoff && d.not_before > now.boot {
                         found.backoff.insert(key, d.not_before);

@@ -22,11 +22,13 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use rollout::{AttemptId, BackendKind, BootTime, GroupId, JobId, NodeId};
 
+use crate::attempt::NotBegun;
 use crate::cluster::Cluster;
 use crate::command::{Command, Target};
 use crate::config::Now;
-use crate::event::{CreationCredit, Fence, RefusalClass};
+use crate::event::{CreationCredit, Fence};
 use crate::member::At;
+use crate::node::{Grant, Reservation};
 use crate::record::Record;
 
 /// In flight at least, as time at the measured rate: what a report and the next start take, amply.
@@ -206,13 +208,14 @@ impl Cluster {
             }
             wake_at = wake_at.into_iter().chain(node.pace.next_at()).min();
         }
-        for start in sent {
-            let Command::Start { to, attempt, base, .. } = &start else { continue };
+        for mut start in sent {
+            let Command::Start { to, attempt, base, parked, .. } = &mut start else { continue };
             if base.is_some() && self.base_is_gone(*attempt) {
                 self.take_one_back(now, to, *attempt, "what it was to start from is gone", records);
                 continue;
             }
-            // Its time begins now.
+            // Its time begins now, that of a session went on.
+            *parked = self.parked_to_send(now, At::of(*attempt));
             self.watch(now, At::of(*attempt));
             commands.push(start);
         }
@@ -240,7 +243,23 @@ impl Cluster {
         records: &mut Vec<Record>,
     ) {
         let at = Fence { node: to.node.clone(), incarnation: to.incarnation, generation: to.generation };
-        self.withdraw(now, &at, attempt, RefusalClass::Busy, why, records);
+        self.withdraw(now, &at, attempt, NotBegun::NeverSent(why), records);
+    }
+
+    /// Withdraws all that waits for the credit of a node that is lost.
+    pub(crate) fn take_all_back(&mut self, now: Now, id: &NodeId, records: &mut Vec<Record>) {
+        let Some(node) = self.nodes.get(id) else { return };
+        let unsent = |reserved: &&Reservation| node.pace.has(reserved.attempt);
+        let grants: Vec<Grant> = node.sandboxes.values().filter(unsent).map(Reservation::grant).collect();
+        let incarnation = node.incarnation;
+        for (attempt, generation) in grants {
+            let to = Target { node: id.clone(), incarnation, generation };
+            // The end of another may have taken it back.
+            if self.is_unsent(attempt) {
+                let why = format!("node {id} was lost before this was sent to it");
+                self.take_one_back(now, &to, attempt, &why, records);
+            }
+        }
     }
 
     pub(crate) fn is_unsent(&self, attempt: AttemptId) -> bool {

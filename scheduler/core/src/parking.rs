@@ -2,25 +2,29 @@
 //!
 //! ```text
 //! Running ──ended as parked──> Parked ──thaw──> Ready (before all new work) ──placed──> Running
-//!                                │
-//!                                └──its idle timeout, its timeout──> ended, without a node
+//!                                │ ^                │
+//!                                │ └──no room for it within THAW_WAIT_MAX
+//!                                └──its idle timeout, its timeout (called or not)──> ended, without a node
 //! ```
 //! Invariant: what is parked is charged to no node.
 //! Invariant: until the sandbox that goes on is ready, the session is as it was parked: a node that is lost
 //! or refuses meanwhile costs a delay.
 
+use rollout::checkpoint::CheckpointId;
 use rollout::classify::{Counters, SessionEnd, SessionFacts, classify_session};
+use rollout::failure::Failure;
 use rollout::outcome::{Outcome, Parked, Times};
 use rollout::state::StepState;
-use rollout::{BootTime, Bytes, IncarnationId, Millis, NodeId, RolloutId, StepIndex, Timestamp};
+use rollout::{BootTime, Bytes, FailureCode, IncarnationId, Millis, NodeId, RolloutId, StepIndex, Timestamp};
 
 use crate::cluster::Cluster;
-use crate::config::Now;
-use crate::group::{Detail, Place};
+use crate::config::{Now, THAW_WAIT_MAX};
+use crate::group::{Detail, Place, Saved};
 use crate::member::{At, Member, Slot};
 use crate::record::Record;
 
-/// Sandboxes to go on in that may fail before they are ready; with one more the step has failed.
+/// Sandboxes to go on in that may fail before they are ready; with one more all it had is lost, and that
+/// counts as one failure of the step.
 pub(crate) const THAWS_FAILED_MAX: u32 = 3;
 
 /// A session that has no sandbox, or whose next one is not ready yet.
@@ -33,13 +37,19 @@ pub(crate) struct ParkedAt {
     /// The attempt that was parked.
     pub attempt: u32,
     pub at: Timestamp,
-    /// Then it ends, if nobody calls.
+    /// Its files.
+    pub checkpoint: CheckpointId,
+    /// Then it ends, if no sandbox was found for it.
     pub due: BootTime,
+    /// If it was called and has no place by then, it is called no more. Not stored: after a restart this
+    /// time begins anew.
+    pub called_until: BootTime,
 }
 
 impl ParkedAt {
     pub fn new(now: Now, place: (NodeId, IncarnationId), attempt: u32, outcome: &Outcome) -> Option<Self> {
         let parked = outcome.parked.as_deref()?.clone();
+        let checkpoint = outcome.checkpoint.as_ref()?.id();
         let (left, at) = (parked.left(), outcome.times.ended_at);
         // The wall of the node may be another one: no longer than it has from now on.
         let wall = now.boot_at(Timestamp(
@@ -47,14 +57,46 @@ impl ParkedAt {
         ));
         let due = wall.min(now.boot.after(left));
         let (node, incarnation) = place;
-        Some(Self { parked, actions: outcome.actions, node, incarnation, attempt, at, due })
+        let actions = outcome.actions;
+        let called_until = now.boot.after(THAW_WAIT_MAX);
+        Some(Self { parked, actions, node, incarnation, attempt, at, checkpoint, due, called_until })
     }
-}
 
-impl Detail {
-    /// A sandbox for it failed before it was ready, and it may have another.
-    pub(crate) fn may_thaw_again(&self) -> bool {
-        self.parked.as_ref().is_some_and(|parked| self.attempts <= parked.attempt + 1 + THAWS_FAILED_MAX)
+    /// `attempt` has ended and was to go on with it: is it as it was, and may have another sandbox?
+    pub fn stays(&self, attempt: u32, started: bool, outcome: &Outcome) -> bool {
+        let ran = started || outcome.times.started_at.is_some();
+        // Of a session that never was ready nobody but its own timer says that its driver is lost.
+        let costs_a_delay = |failure: &Failure| {
+            let retried = failure.code.consequence().should_retry && failure.domain.infrastructure();
+            retried && failure.code != FailureCode::DriverLost
+        };
+        let tries = attempt <= self.attempt + THAWS_FAILED_MAX;
+        !ran && tries && outcome.failure.as_ref().is_some_and(costs_a_delay)
+    }
+
+    /// Are these its files? What it saved later is of a session that went on.
+    pub fn has_files(&self, last: Option<&Saved>) -> bool {
+        last.is_some_and(|saved| saved.attempt == self.attempt && saved.id == self.checkpoint)
+    }
+
+    /// What is sent with its next sandbox: of its deadlines what is left now.
+    pub fn to_send(&self, now: Now) -> Box<Parked> {
+        let left = self.parked.left();
+        let away = left.0.saturating_sub(self.due.since(now.boot).0);
+        let less = |time: Millis| Millis(time.0.saturating_sub(away));
+        let (time_left, idle_left) = (less(self.parked.time_left), less(self.parked.idle_left));
+        Box::new(Parked { time_left, idle_left, ..self.parked.clone() })
+    }
+
+    /// When it is looked at, in this state; none: while it has a place it is watched as what runs.
+    pub fn looked_at(&self, state: StepState) -> Option<BootTime> {
+        match state {
+            StepState::Parked => Some(self.due),
+            StepState::Waiting | StepState::Ready | StepState::Backoff => {
+                Some(self.called_until.min(self.due))
+            }
+            _ => None,
+        }
     }
 }
 
@@ -81,20 +123,29 @@ impl Cluster {
         if !group.holds(at.slot) || group.state(at.slot) != StepState::Parked {
             return;
         }
+        if let Some(parked) = group.detail(at.slot).parked.as_mut() {
+            parked.called_until = now.boot.after(THAW_WAIT_MAX);
+        }
         // The stored state stays: after a restart the next call asks again.
         self.set_state(at, StepState::Waiting);
         self.advance(now, at.group, at.slot.member, records);
     }
 
-    /// Ends what was parked for as long as it may be. It takes an attempt for that, so that rows and a
-    /// restart tell why.
+    /// Ends what was parked for as long as it may be, called or not. It takes an attempt for that, so that
+    /// rows and a restart tell why. What was called and found no room for too long is parked again: no node
+    /// is kept free for it any more.
     pub(crate) fn end_parked(&mut self, now: Now, records: &mut Vec<Record>) {
-        while let Some(&(due, at)) = self.parked.first()
-            && due <= now.boot
+        while let Some(&(look_at, at)) = self.parked.first()
+            && look_at <= now.boot
         {
-            self.end_one(now, at, records);
-            // Whatever came of it, it is not looked at again.
-            self.parked.remove(&(due, at));
+            let group = self.jobs.get(&at.group.job).and_then(|job| job.groups.get(&at.group.index));
+            let parked = group.and_then(|group| group.details.get(&at.slot)?.parked.as_ref());
+            match parked {
+                Some(parked) if parked.due > now.boot => self.record_state(at, StepState::Parked, records),
+                _ => self.end_one(now, at, records),
+            }
+            // Whatever came of it, it is not looked at again for that.
+            self.parked.remove(&(look_at, at));
         }
     }
 
@@ -144,6 +195,12 @@ impl Cluster {
         let (continue_from, base) = (None, None);
         records.push(Record::AttemptPlaced { attempt, generation, node, incarnation, continue_from, base });
         self.accept_end(now, attempt, Box::new(outcome), false, records);
+    }
+
+    /// What a start of this step takes along of the session it goes on with.
+    pub(crate) fn parked_to_send(&self, now: Now, at: At) -> Option<Box<Parked>> {
+        let group = self.jobs.get(&at.group.job)?.groups.get(&at.group.index)?;
+        Some(group.details.get(&at.slot)?.parked.as_ref()?.to_send(now))
     }
 
     /// The sessions of a job that have no sandbox.

@@ -144,8 +144,7 @@ impl Cluster {
             let offering = offering.filter(|node| thaws || !waited_for.contains(&node.id));
             let best = offering.filter_map(|n| Score::of(n, at, &resources, detail)).min();
             if let Some(score) = best {
-                let reservation = (resources.charge(), Phase::Starting);
-                self.start(at, &score.node, None, reservation, records, commands);
+                self.start(now, at, &score.node, (None, resources.charge()), records, commands);
                 self.watch(now, at);
                 placed += 1;
                 walk.go_on(&self.ready, class, key);
@@ -195,17 +194,17 @@ impl Cluster {
         }
         let reservation = &node.sandboxes[&key];
         let (id, from, charge) = (node.id.clone(), reservation.attempt, reservation.charge);
-        self.start(at, &id, Some(from), (charge, Phase::Starting), records, commands);
+        self.start(now, at, &id, (Some(from), charge), records, commands);
         self.watch(now, at);
         WentOn::There
     }
 
     fn start(
         &mut self,
+        now: Now,
         at: At,
         node_id: &NodeId,
-        continue_from: Option<rollout::AttemptId>,
-        (charge, phase): (Request, Phase),
+        (continue_from, charge): (Option<rollout::AttemptId>, Request),
         records: &mut Vec<Record>,
         commands: &mut Vec<Command>,
     ) {
@@ -218,7 +217,7 @@ impl Cluster {
         let base = group.base(&job.plan, at.slot).filter(|_| continue_from.is_none());
         let (base_id, base) = base.map(|saved| (saved.id, saved.checkpoint.clone())).unzip();
         let detail = group.detail(at.slot);
-        let parked = detail.parked.as_ref().map(|was| Box::new(was.parked.clone()));
+        let parked = detail.parked.as_ref().map(|was| was.to_send(now));
         let attempt = at.attempt(detail.attempts);
         detail.attempts += 1;
         detail.generation = detail.generation.next();
@@ -228,6 +227,7 @@ impl Cluster {
         detail.place =
             Some(Place { base: base_id, ..Place::new(node_id.clone(), incarnation, continue_from) });
         if let Some(node) = self.nodes.get_mut(node_id) {
+            let phase = Phase::Starting;
             node.reserve(key, Reservation { charge, attempt, generation, phase });
         }
         records.push(Record::AttemptPlaced {
@@ -258,6 +258,10 @@ impl Cluster {
         let detail = group.and_then(|g| g.details.get(&at.slot));
         let Some(never) = never_runs(&self.nodes, backend, resources, detail) else { return GaveUp::No };
         let Some(job) = self.jobs.get_mut(&at.group.job) else { return GaveUp::No };
+        // What is held for another reason stays so; a session of it that is called waits.
+        if !job.places() {
+            return GaveUp::Job;
+        }
         let step = job.plan.step(at.slot.step);
         let said = format!("{}: step `{}` {}", never.code.as_str(), step.name, never.why);
         match never.refused_by {
@@ -302,7 +306,7 @@ impl Cluster {
 enum GaveUp {
     /// Some node may hold it yet.
     No,
-    /// Its job is held.
+    /// Its job is held, for this or before.
     Job,
     /// It failed, and its job goes on.
     Step,

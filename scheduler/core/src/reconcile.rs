@@ -117,7 +117,7 @@ impl Cluster {
                         continue_from,
                         keep: job.plan.continuation(at.slot.step).is_some(),
                         base: base.map(|saved| Box::new((*saved.checkpoint).clone())),
-                        parked: parked.map(|was| Box::new(was.parked.clone())),
+                        parked: parked.map(|was| was.to_send(now)),
                     });
                     again.push(at);
                 }

@@ -10,12 +10,12 @@ use crate::cluster::Cluster;
 use crate::command::Command;
 use crate::config::{Config, Now, REFUSAL_BACKOFF_MAX};
 use crate::event::{Capacity, Measured};
-use crate::group::{Group, Place, Saved};
+use crate::group::{Detail, Group, Place, Saved};
 use crate::job::Job;
 use crate::lease::lost_outcome;
 use crate::member::{At, Member, Slot};
 use crate::node::{Node, Phase, Reservation, SandboxKey};
-use crate::parking::{ParkedAt, THAWS_FAILED_MAX};
+use crate::parking::ParkedAt;
 use crate::record::{CheckpointKind, Hold, LeaseState, Record};
 use crate::snapshot::{
     AttemptSnapshot, CheckpointSnapshot, GroupSnapshot, JobSnapshot, ResultSnapshot, RolloutSnapshot,
@@ -170,18 +170,20 @@ impl Cluster {
             let at = At { group, slot: Slot { member, step } };
             let Some(g) = self.group_mut(group) else { return };
             let state = g.state(at.slot);
-            if state == StepState::Parked {
-                g.set_state(at.slot, StepState::Waiting);
-                self.set_state(at, StepState::Parked);
+            let detail = g.details.get(&at.slot);
+            let is_parked = detail.is_some_and(|detail| detail.parked.is_some());
+            let goes_on = matches!(state, StepState::Ready | StepState::Backoff | StepState::Parked);
+            if !goes_on && !(is_parked && state == StepState::Waiting) {
                 continue;
             }
-            if !matches!(state, StepState::Ready | StepState::Backoff) {
-                continue;
-            }
+            let backs_off = detail.is_some_and(|detail| detail.not_before > now.boot);
             // Not in any queue yet: the books were only read.
             g.set_state(at.slot, StepState::Waiting);
-            if state == StepState::Backoff && g.detail(at.slot).not_before > now.boot {
-                self.set_state(at, StepState::Backoff);
+            match state {
+                StepState::Backoff if backs_off => self.set_state(at, state),
+                StepState::Parked if is_parked => self.set_state(at, state),
+                _ if is_parked => self.set_state(at, StepState::Waiting),
+                _ => {}
             }
         }
     }
@@ -249,15 +251,13 @@ fn restore_rollout(now: Now, group: &mut Group, plan: &JobPlan, stored: &Rollout
         detail.generation = detail.generation.max(attempt.generation);
         match &attempt.outcome {
             Some(outcome) => {
-                note_end(detail, outcome);
+                let number = attempt.attempt.attempt;
+                let stays = |was: &ParkedAt| was.stays(number, attempt.started, outcome);
+                let stays_parked = detail.parked.as_deref().is_some_and(stays);
+                note_end(detail, outcome, stays_parked);
                 let place = (attempt.node.clone(), attempt.incarnation);
-                let again = ParkedAt::new(now, place, attempt.attempt.attempt, outcome).map(Box::new);
-                let thawing = |was: &Box<ParkedAt>| {
-                    let infrastructure = outcome.failure.as_ref().is_some_and(|f| f.domain.infrastructure());
-                    let tries = attempt.attempt.attempt <= was.attempt + THAWS_FAILED_MAX;
-                    !attempt.started && infrastructure && tries
-                };
-                detail.parked = again.or_else(|| detail.parked.take().filter(thawing));
+                let again = ParkedAt::new(now, place, number, outcome).map(Box::new);
+                detail.parked = again.or_else(|| detail.parked.take());
             }
             None => {
                 let (node, from) = (attempt.node.clone(), attempt.continue_from);
@@ -305,6 +305,12 @@ fn restore_rollout(now: Now, group: &mut Group, plan: &JobPlan, stored: &Rollout
                 detail.taken.push_back(saved);
             }
         }
+    }
+    // A node found its files bad: that attempt was withdrawn, and nothing else tells.
+    for (_, detail) in group.details.iter_mut().filter(|(slot, _)| slot.member == member) {
+        let runs = detail.place.as_ref().is_some_and(|place| place.started);
+        let Detail { parked, taken, .. } = detail;
+        parked.take_if(|was| !runs && !was.has_files(taken.back()));
     }
 }
 

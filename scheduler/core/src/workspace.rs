@@ -56,6 +56,10 @@ impl Cluster {
         let saved = record_saved(detail, attempt, CheckpointKind::Every, checkpoint, records);
         detail.taken.push_back(saved);
         drop_old(detail, at, keep, 1, records);
+        // A session that saves has gone on, whenever its node says so.
+        if detail.parked.is_some() {
+            self.note_started(fence, attempt, now.wall, records);
+        }
     }
 
     /// Keeps the workspace that an accepted end left, if it can be worked from.

@@ -3,8 +3,8 @@
 use std::collections::BTreeSet;
 
 use rollout::plan::StepKind;
-use rollout::{FailureCode, IncarnationId, JobId, Millis};
-use scheduler_core::event::{CreationCredit, Held, HeldPhase, Measured};
+use rollout::{FailureCode, GroupId, IncarnationId, JobId, Millis, RolloutId};
+use scheduler_core::event::{CreationCredit, Held, HeldPhase, Measured, RefusalClass};
 use scheduler_core::explain::Target as ExplainTarget;
 use scheduler_core::{Command, Event};
 
@@ -115,6 +115,48 @@ fn a_node_that_is_lost_takes_its_queue_along() {
     assert_eq!((first.len(), again), (1, 0), "they back off");
     yard.later(Millis(1_000));
     assert_eq!(yard.starts().len(), 5, "the new life has not measured");
+}
+
+#[test]
+fn what_was_never_sent_does_not_fail_with_its_node() {
+    let mut yard = Yard::new();
+    yard.cluster = scheduler_core::Cluster::new(config());
+    yard.attach("n1", 1, 100_000);
+    beat(&mut yard, 1, 1_000);
+    let mut steps = vec![step("only", StepKind::Run, &[])];
+    steps[0].retry.limit = 0;
+    yard.submit(JOB, plan(1, steps), 20);
+    let sent = yard.starts();
+    yard.attach("n1", 2, 100_000);
+    assert_eq!((sent.len(), yard.ends().len()), (1, 1), "only what the node knew has failed");
+    let group = GroupId { job: JOB, index: 5 };
+    let rollout = RolloutId { group, sample: 0, refill: 0 };
+    let open = yard.cluster.explain(yard.now, ExplainTarget::Rollout(rollout)).unwrap();
+    assert!(!open.lines[0].contains("refused it"), "{:?}", open.lines);
+    yard.later(Millis(1_000));
+    assert_eq!(yard.starts().len(), 19);
+    assert!(yard.starts().iter().all(|started| started.attempt.attempt == 0));
+}
+
+#[test]
+fn what_was_placed_over_a_checkpoint_that_is_gone_was_refused_by_nobody() {
+    let mut yard = Yard::new();
+    yard.cluster = scheduler_core::Cluster::new(config());
+    yard.attach("n1", 1, 100_000);
+    yard.submit(JOB, forked(2), 1);
+    let setup = yard.starts().remove(0);
+    yard.end_saved(&setup, None, None);
+    let agents = yard.starts();
+    beat(&mut yard, 0, 1);
+    yard.end(&agents[0], None, None);
+    assert!(yard.starts().is_empty(), "its grader waits for credit");
+    yard.refuse(&agents[1], RefusalClass::CheckpointBad, "damaged");
+    beat(&mut yard, 5, 1_000);
+    let target = ExplainTarget::Rollout(agents[0].attempt.rollout);
+    let lines = yard.cluster.explain(yard.now, target).unwrap().lines;
+    let told = |words: &str| lines.iter().any(|line| line.contains(words));
+    assert!(told("what it was to start from is gone"), "{lines:?}");
+    assert!(!told("refused it: what"), "{lines:?}");
 }
 
 #[test]

@@ -53,6 +53,14 @@ fn call(yard: &mut Yard) {
     yard.event(Event::Thaw { rollout: rollout(0), step: TALK });
 }
 
+/// What the first start takes along of the session it goes on with.
+fn sent_along(yard: &Yard) -> Option<Parked> {
+    yard.commands.iter().find_map(|command| match command {
+        Command::Start { parked, .. } => parked.as_deref().cloned(),
+        _ => None,
+    })
+}
+
 fn used(yard: &Yard) -> u64 {
     yard.cluster.nodes().iter().map(|node| node.used.cpu.0 + node.used.memory.0).sum()
 }
@@ -135,9 +143,154 @@ fn a_refusal_leaves_it_parked_and_a_bad_checkpoint_is_the_end_of_what_it_had() {
     let again = yard.starts().remove(0);
     assert_eq!(again.base, start.base, "from the same files");
     yard.refuse(&again, RefusalClass::CheckpointBad, "damaged");
+    yard.restart();
+    yard.attach("n1", 1, 1000);
     yard.later(Millis(2_000));
     let anew = yard.starts().remove(0);
     assert_eq!(anew.base, None, "as after any loss, by its retries");
+    assert_eq!(sent_along(&yard), None, "an old session over an empty image");
+}
+
+#[test]
+fn a_bad_checkpoint_ends_it_though_an_older_one_of_its_attempt_is_kept() {
+    let mut steps = vec![session("talk", &[], true)];
+    steps[0].checkpoint.keep = rollout::plan::Keep::Newest(2);
+    let mut yard = Yard::with(plan(1, steps), 1);
+    yard.attach("n1", 1, 1000);
+    let talk = yard.starts().remove(0);
+    begin(&mut yard, &talk);
+    let older = workspace_of(rollout::AttemptId { attempt: 9, ..talk.attempt });
+    let (at, attempt) = (talk.fence.clone(), talk.attempt);
+    yard.event(Event::CheckpointTaken { at, attempt, checkpoint: Box::new(older) });
+    let away = parked(&yard, &talk, 50_000, 20_000);
+    yard.end_with(&talk, away);
+    call(&mut yard);
+    let back = yard.starts().remove(0);
+    yard.refuse(&back, RefusalClass::CheckpointBad, "damaged");
+    yard.restart();
+    yard.attach("n1", 1, 1000);
+    yard.later(Millis(2_000));
+    assert_eq!(sent_along(&yard), None);
+    assert_eq!(yard.starts().len(), 1);
+}
+
+#[test]
+fn what_is_sent_with_it_is_what_is_left_of_its_deadlines() {
+    let (mut yard, _) = away();
+    yard.later(Millis(7_000));
+    call(&mut yard);
+    let left = |yard: &Yard| sent_along(yard).map(|sent| (sent.time_left.0, sent.idle_left.0, sent.ran.0));
+    assert_eq!(left(&yard), Some((43_000, 13_000, 1_000)));
+    // Its node does not hold it: it is sent again, later.
+    yard.later(Millis(2_000));
+    yard.attach("n1", 1, 1000);
+    assert_eq!(left(&yard), Some((41_000, 11_000, 1_000)));
+}
+
+#[test]
+fn its_end_is_an_end_after_a_restart_too() {
+    let mut yard = Yard::with(plan(1, vec![session("talk", &[], true)]), 1);
+    yard.attach("n1", 1, 1000);
+    let talk = yard.starts().remove(0);
+    begin(&mut yard, &talk);
+    let away = parked(&yard, &talk, 50_000, 20_000);
+    yard.end_with(&talk, away);
+    yard.later(Millis(20_000));
+    yard.restart();
+    yard.attach("n1", 1, 1000);
+    yard.later(Millis(2_000));
+    assert_eq!(
+        (yard.starts().len(), sent_along(&yard)),
+        (1, None),
+        "another try, and nothing of the old one"
+    );
+}
+
+#[test]
+fn called_without_room_it_is_parked_again_and_its_deadlines_go_on() {
+    let other = rollout::JobId::from_bits(2);
+    for (time_left, restarts) in [(500_000, false), (500_000, true), (30_000, false)] {
+        let mut steps = vec![session("talk", &[], true)];
+        steps[0].retry.limit = 0;
+        let mut yard = Yard::with(plan(1, steps), 1);
+        yard.attach("n1", 1, 1000);
+        let talk = yard.starts().remove(0);
+        begin(&mut yard, &talk);
+        let away = parked(&yard, &talk, time_left, 900_000);
+        yard.end_with(&talk, away);
+        yard.submit(other, plan(1, vec![step("work", rollout::plan::StepKind::Run, &[])]), 2);
+        let taken = yard.starts().remove(0);
+        begin(&mut yard, &taken);
+        call(&mut yard);
+        for _ in 0..8 {
+            yard.later(Millis(8_000));
+            yard.attach("n1", 1, 1000);
+        }
+        if time_left == 30_000 {
+            let failure = yard.ends()[0].failure.as_ref().map(|failure| failure.code);
+            assert_eq!(failure, Some(FailureCode::AgentTimeout), "while it was called");
+            continue;
+        }
+        assert_eq!(yard.cluster.whereabouts(rollout(0), TALK), Whereabouts::Thaws);
+        yard.later(Millis(8_000));
+        assert_eq!(yard.cluster.whereabouts(rollout(0), TALK), Whereabouts::Parked);
+        if restarts {
+            yard.restart();
+            yard.attach("n1", 1, 1000);
+        }
+        yard.end(&taken, None, None);
+        assert_eq!(yard.starts()[0].attempt.rollout.group.job, other, "its node takes what is new");
+        yard.attach("n2", 2, 1000);
+        call(&mut yard);
+        assert_eq!(yard.starts()[0].fence.node, node("n2"));
+    }
+}
+
+#[test]
+fn a_call_leaves_the_hold_of_its_job_as_it_is() {
+    let mut yard = Yard::with(plan(1, vec![session("talk", &[], true)]), 33);
+    yard.attach("n1", 1, 1_000);
+    let talk = yard.starts().remove(0);
+    begin(&mut yard, &talk);
+    let away = parked(&yard, &talk, 500_000, 500_000);
+    yard.end_with(&talk, away);
+    while yard.stored.job_state(JOB) == Some(rollout::state::JobState::Running) {
+        let next = yard.starts().remove(0);
+        begin(&mut yard, &next);
+        yard.end(&next, Some(FailureCode::StepExit), None);
+    }
+    let reason = |yard: &Yard| yard.cluster.explain(yard.now, ExplainTarget::Job(JOB)).unwrap().lines;
+    assert!(reason(&yard)[0].contains("failed with"), "{:?}", reason(&yard));
+    // No node is large enough any more.
+    yard.attach("n1", 2, 500);
+    call(&mut yard);
+    assert!(reason(&yard)[0].contains("failed with"), "{:?}", reason(&yard));
+    let told = yard.records.iter().filter(|r| matches!(r, scheduler_core::Record::JobState { .. }));
+    assert_eq!(told.count(), 0);
+    yard.attach("n2", 3, 1000);
+    assert_eq!(yard.starts().len(), 1, "it comes back in a job that is held");
+    assert_eq!(yard.stored.job_state(JOB), Some(rollout::state::JobState::Held));
+}
+
+#[test]
+fn sandboxes_lost_before_they_are_ready_take_none_of_its_retries() {
+    let (mut yard, _) = away();
+    call(&mut yard);
+    for tries in 0..3 {
+        let back = yard.starts().remove(0);
+        yard.end(&back, Some(FailureCode::StartFailed), None);
+        if tries == 2 {
+            yard.restart();
+            yard.attach("n1", 1, 1000);
+        }
+        yard.later(Millis(1_000));
+    }
+    let back = yard.starts().remove(0);
+    begin(&mut yard, &back);
+    // Its `retry.limit` is 2.
+    yard.end(&back, Some(FailureCode::NodeLost), None);
+    yard.later(Millis(2_000));
+    assert_eq!((yard.starts().len(), yard.ends().len()), (1, 0));
 }
 
 #[test]
