@@ -47,9 +47,10 @@ pub struct Parked {
     pub log: Option<StoredLog>,
     /// Who drives it.
     pub claim: Option<ParkedClaim>,
-    /// How long it had run by then: it counts in its timeout.
+    /// How long it had run by then.
     pub ran: Millis,
-    /// From then on until its timeout, and until it has been silent for too long.
+    /// From then on until its timeout, and until it has been silent for too long. With a start: from when
+    /// it is sent, as both go on while it has no sandbox.
     pub time_left: Millis,
     pub idle_left: Millis,
     /// Of its lifecycle.

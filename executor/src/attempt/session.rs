@@ -176,6 +176,17 @@ impl Session<'_> {
         self.order.parked.as_ref().map_or(Millis(0), |parked| parked.ran)
     }
 
+    /// Of its timeout, from when it began here. The time it was parked for has gone by.
+    fn time_left(&self) -> Millis {
+        self.order.parked.as_ref().map_or(self.order.step.timeout, |parked| parked.time_left)
+    }
+
+    /// Since it was ready for the first time, for one that has run for `run`; its timeout ends at that age.
+    fn age(&self, run: Millis) -> Millis {
+        let before = less(self.order.step.timeout, self.time_left());
+        Millis(before.0.saturating_add(less(run, self.ran_before()).0))
+    }
+
     /// A new log, or one that goes on after what was recorded before it was parked.
     async fn log(&self, at: At) -> Result<ActionLog, String> {
         let sessions = Arc::clone(&self.tools.sessions);
@@ -227,13 +238,12 @@ impl Session<'_> {
             meter.sample(sandbox.stats().await);
         }
         let idle = Millis(u64::try_from(idle.as_millis()).unwrap_or(u64::MAX));
-        let left = |of: Millis, taken: Millis| Millis(of.0.saturating_sub(taken.0));
         let parked = Parked {
             log: leaving.log,
             claim,
             ran: run,
-            time_left: left(self.order.step.timeout, run),
-            idle_left: left(self.plan.idle_timeout, idle),
+            time_left: less(self.order.step.timeout, self.age(run)),
+            idle_left: less(self.plan.idle_timeout, idle),
             version: leaving.version,
         };
         let counters = meter.counters();
@@ -270,8 +280,7 @@ impl Session<'_> {
         progress: &(impl Fn(Progress) + Sync),
     ) -> Ended {
         let idle_timeout = Duration::from_millis(self.plan.idle_timeout.0);
-        let left = self.order.step.timeout.0.saturating_sub(self.ran_before().0);
-        let deadline = sleep_until(began + Duration::from_millis(left));
+        let deadline = sleep_until(began + Duration::from_millis(self.time_left().0));
         let (died, ended, parted) = (live.died(), live.end.by_any_call(), live.left());
         tokio::pin!(deadline, died, ended, parted);
         let mut saving = Box::pin(self.save_every(live));
@@ -382,7 +391,7 @@ impl Session<'_> {
         let facts = SessionFacts {
             end,
             unclaimed: self.plan.unclaimed,
-            run,
+            run: self.age(run),
             timeout: self.order.step.timeout,
             limit: self.order.step.resources.limit,
             counters,
@@ -422,6 +431,10 @@ impl Session<'_> {
 /// Thousands may stand still at once: those are looked at seldom.
 fn look_every(live: &Live) -> Duration {
     if live.is_parked() { LOOK_PARKED_EVERY } else { SAMPLE_EVERY }
+}
+
+fn less(time: Millis, taken: Millis) -> Millis {
+    Millis(time.0.saturating_sub(taken.0))
 }
 
 enum Ended {
