@@ -2,20 +2,28 @@
 //! incarnation, as if only the link had broken.
 //!
 //! An attempt is taken over if its record can be read, its sandbox lives, and its command had begun (or its
-//! session served). Everything else of the predecessor is destroyed, and the scheduler starts it again.
+//! session served). One that had begun and cannot be taken over is told as lost. Everything else of the
+//! predecessor is destroyed, and the scheduler starts it again.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsStr;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
-use rollout::{Bytes, IncarnationId, Timestamp};
+use futures::{StreamExt as _, stream};
+use rollout::failure::{Domain, Failure, FailureCode};
+use rollout::outcome::{Outcome, Times};
+use rollout::plan::StepKind;
+use rollout::{BootTime, Bytes, IncarnationId, Timestamp};
+use tokio::time::{Instant, timeout_at};
 
 use crate::attempt::Resumed;
 use crate::attempt::record::{self, Begun, EXTENSION, Record, Stage};
 use crate::capture::{self, Capture, Stream};
 use crate::ceilings::{FILES_PER_CAPTURE, descriptors};
+use crate::clock::{began_at, boot_now, elapsed, wall_now};
 use crate::lifecycle::{Adopted, Order};
 use crate::sandbox::{Adoption, Mounted, OciBase, Sandbox};
 use crate::workspace::Workspaces;
@@ -25,6 +33,8 @@ use crate::{Backends, attempt};
 const INCARNATION_FILE: &str = "incarnation";
 /// Streams of a command.
 const STREAMS: u8 = 2;
+/// Attempts taken over at once.
+const WIDTH: usize = 64;
 
 /// An attempt that goes on.
 #[derive(Debug)]
@@ -64,18 +74,27 @@ pub(crate) fn set_incarnation(data_dir: &Path, incarnation: IncarnationId) -> io
     std::fs::rename(staged, data_dir.join(INCARNATION_FILE))
 }
 
+/// When no incarnation is to be gone on with.
+pub(crate) fn unset_incarnation(data_dir: &Path) -> io::Result<()> {
+    match std::fs::remove_file(data_dir.join(INCARNATION_FILE)) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+        _ => Ok(()),
+    }
+}
+
 struct Heritage<'a> {
     backends: &'a Backends,
     workspaces: &'a Workspaces,
     capture_bytes_max: Bytes,
 }
 
-/// Takes over what can be, and removes the rest.
+/// Takes over what can be before `ends_at`, when the lease is over, and lets the rest be removed.
 pub(crate) async fn adopt(
     backends: &Backends,
     workspaces: &Workspaces,
     attempts_dir: &Path,
     capture_bytes_max: Bytes,
+    ends_at: Option<BootTime>,
 ) -> Estate {
     let heritage = Heritage { backends, workspaces, capture_bytes_max };
     let mut estate = Estate::default();
@@ -88,20 +107,40 @@ pub(crate) async fn adopt(
     for ((_, name), record) in &records {
         owners.insert(&record.deed.id, name);
     }
-    for ((_, name), record) in &records {
-        let owns = owners.get(record.deed.id.as_str()) == Some(&name.as_str());
-        let dir = attempts_dir.join(name);
-        match heritage.heir(&dir, name, record, owns).await {
-            Ok(heir) => estate.heirs.push(heir),
-            Err(reason) => tracing::info!(attempt = name, reason, "not taken over"),
-        }
-    }
+    let left = ends_at.map_or(0, |ends_at| ends_at.0.saturating_sub(boot_now().0));
+    let deadline = Instant::now() + Duration::from_micros(left);
+    let (heritage, owners) = (&heritage, &owners);
+    let heirs: Vec<_> = records
+        .iter()
+        .map(|((_, name), record)| async move {
+            let owns = owners.get(record.deed.id.as_str()) == Some(&name.as_str());
+            let dir = attempts_dir.join(name);
+            let heir = timeout_at(deadline, heritage.heir(&dir, name, record, owns)).await;
+            let heir = heir.unwrap_or_else(|_| Err(Left::Lost("the lease was over first".to_owned())));
+            heir.or_else(|left| {
+                tracing::info!(attempt = name, reason = left.reason(), "not taken over");
+                if owns { lost(record, dir, left) } else { None }.ok_or(())
+            })
+        })
+        .collect();
+    // In order: of two records of one attempt the later counts.
+    let heirs: Vec<_> = stream::iter(heirs).buffered(WIDTH).collect().await;
+    estate.heirs = heirs.into_iter().flatten().collect();
     for backend in backends.each() {
-        backend.disinherit().await;
+        let backend = Arc::clone(backend);
+        tokio::spawn(async move { backend.disinherit().await });
     }
     let kept: Vec<&Path> = estate.heirs.iter().map(|heir| heir.dir.as_path()).collect();
-    if let Err(error) = clear(attempts_dir, &kept) {
-        tracing::warn!(dir = %attempts_dir.display(), %error, "what nobody goes on with is not removed");
+    let dir = attempts_dir.to_owned();
+    let report = move |error| {
+        tracing::warn!(dir = %dir.display(), %error, "what nobody goes on with is not removed");
+    };
+    // Listed before anything new is made there.
+    match unkept(attempts_dir, &kept) {
+        Ok(paths) => {
+            drop(tokio::task::spawn_blocking(move || clear(paths).unwrap_or_else(report)));
+        }
+        Err(error) => report(error),
     }
     estate
 }
@@ -122,21 +161,65 @@ fn serial(name: &str) -> Option<u64> {
     name.rsplit_once('-')?.1.parse().ok()
 }
 
-/// Removes what is of nobody in this list.
-fn clear(attempts_dir: &Path, kept: &[&Path]) -> io::Result<()> {
-    for entry in std::fs::read_dir(attempts_dir)? {
-        let path = entry?.path();
-        if kept.iter().any(|dir| path == *dir || path == record::path(dir)) {
-            continue;
-        }
+/// What is of nobody in this list.
+fn unkept(attempts_dir: &Path, kept: &[&Path]) -> io::Result<Vec<PathBuf>> {
+    let kept: BTreeSet<PathBuf> =
+        kept.iter().flat_map(|dir| [dir.to_path_buf(), record::path(dir)]).collect();
+    let paths = std::fs::read_dir(attempts_dir)?.map(|entry| Ok(entry?.path()));
+    paths.filter(|path| path.as_ref().map_or(true, |path| !kept.contains(path))).collect()
+}
+
+fn clear(paths: Vec<PathBuf>) -> io::Result<()> {
+    for path in paths {
         if path.is_dir() { std::fs::remove_dir_all(&path)? } else { std::fs::remove_file(&path)? }
     }
     Ok(())
 }
 
+/// Why an attempt is not taken over.
+enum Left {
+    /// It had not begun.
+    Fresh(String),
+    /// What it had done is lost, if it had begun.
+    Lost(String),
+}
+
+impl Left {
+    fn reason(&self) -> &str {
+        match self {
+            Self::Fresh(reason) | Self::Lost(reason) => reason,
+        }
+    }
+}
+
+/// One that had begun must not run again in the same generation: its sandbox was lost.
+fn lost(record: &Record, dir: PathBuf, left: Left) -> Option<Heir> {
+    let (Stage::Command(begun) | Stage::Session(begun), Left::Lost(reason)) = (&record.stage, left) else {
+        return None;
+    };
+    let order = record.order()?;
+    let message = format!("the sandbox was lost while no executor was there: {reason}");
+    let failure = match order.step.kind {
+        StepKind::Grader => Failure::caused_by(FailureCode::GraderLost, Domain::Sandbox, message),
+        StepKind::Agent | StepKind::Run | StepKind::Session => Failure::new(FailureCode::NodeLost, message),
+    };
+    let times = Times {
+        taken_at: record.taken_at,
+        started_at: Some(begun.started_at),
+        ended_at: wall_now(),
+        boot: Some(begun.boot),
+        run: Some(elapsed(began_at(begun.began))),
+        checkpoint: None,
+    };
+    let outcome =
+        Outcome { image_digest: record.deed.image_digest.clone(), ..Outcome::unmeasured(failure, times) };
+    let held = Adopted::Ended { outcome: Box::new(outcome), kept: false, has_sandbox: false };
+    Some(Heir { order, dir, taken_at: record.taken_at, held, sandbox: None, work: None })
+}
+
 impl Heritage<'_> {
-    async fn heir(&self, dir: &Path, name: &str, record: &Record, owns: bool) -> Result<Heir, String> {
-        let order = record.order().ok_or("its record cannot be read")?;
+    async fn heir(&self, dir: &Path, name: &str, record: &Record, owns: bool) -> Result<Heir, Left> {
+        let order = record.order().ok_or_else(|| Left::Fresh("its record cannot be read".to_owned()))?;
         let taken_at = record.taken_at;
         let heir =
             |held, sandbox, work, order| Heir { order, dir: dir.to_owned(), taken_at, held, sandbox, work };
@@ -149,27 +232,29 @@ impl Heritage<'_> {
                 Ok(heir(held, sandbox, None, order))
             }
             Stage::Kept if owns => {
-                let sandbox = self.sandbox(&order, name, record).await?;
+                let sandbox = self.sandbox(&order, name, record).await.map_err(Left::Lost)?;
                 Ok(heir(Adopted::Kept, Some(sandbox), None, order))
             }
             Stage::Command(begun) if owns => {
-                let sandbox = self.sandbox(&order, name, record).await?;
+                let sandbox = self.sandbox(&order, name, record).await.map_err(Left::Lost)?;
                 let work = match self.command(sandbox.as_ref(), dir, begun).await {
                     Ok(work) => Work::Command(work),
-                    Err(reason) => {
+                    Err(left) => {
                         attempt::destroy(sandbox).await;
-                        return Err(reason);
+                        return Err(left);
                     }
                 };
                 let held = Adopted::Running { started_at: begun.started_at };
                 Ok(heir(held, Some(sandbox), Some(work), order))
             }
             Stage::Session(begun) if owns => {
-                let sandbox = self.sandbox(&order, name, record).await?;
+                let sandbox = self.sandbox(&order, name, record).await.map_err(Left::Lost)?;
                 let held = Adopted::Running { started_at: begun.started_at };
                 Ok(heir(held, Some(sandbox), Some(Work::Session(begun.clone())), order))
             }
-            Stage::Kept | Stage::Command(_) | Stage::Session(_) => Err("its sandbox is another's".to_owned()),
+            Stage::Kept | Stage::Command(_) | Stage::Session(_) => {
+                Err(Left::Fresh("its sandbox is another's".to_owned()))
+            }
         }
     }
 
@@ -195,8 +280,20 @@ impl Heritage<'_> {
         adopted.map_err(|error| crate::storage::chain(&error))
     }
 
-    async fn command(&self, sandbox: &dyn Sandbox, dir: &Path, begun: &Begun) -> Result<Resumed, String> {
-        let process = sandbox.find(begun.number).ok_or("its command had not begun")?;
+    async fn command(&self, sandbox: &dyn Sandbox, dir: &Path, begun: &Begun) -> Result<Resumed, Left> {
+        let process = sandbox.find(begun.number);
+        let process = process.ok_or_else(|| Left::Fresh("its command had not begun".to_owned()))?;
+        let streams = self.streams(sandbox, dir, begun).await;
+        let [stdout, stderr] = streams.map_err(Left::Lost)?;
+        Ok(Resumed { begun: begun.clone(), process, stdout, stderr })
+    }
+
+    async fn streams(
+        &self,
+        sandbox: &dyn Sandbox,
+        dir: &Path,
+        begun: &Begun,
+    ) -> Result<[Capture; STREAMS as usize], String> {
         let ends = sandbox.entrusted(begun.number, STREAMS).await.map_err(|error| error.to_string())?;
         let [stdout, stderr] =
             <[_; STREAMS as usize]>::try_from(ends).map_err(|_| "its streams are not there".to_owned())?;
@@ -207,7 +304,6 @@ impl Heritage<'_> {
             Capture::resume(path, self.capture_bytes_max, end, Arc::clone(&held))
                 .map_err(|error| format!("its output: {error}"))
         };
-        let (stdout, stderr) = (resume(Stream::Stdout, stdout)?, resume(Stream::Stderr, stderr)?);
-        Ok(Resumed { begun: begun.clone(), process, stdout, stderr })
+        Ok([resume(Stream::Stdout, stdout)?, resume(Stream::Stderr, stderr)?])
     }
 }

@@ -75,6 +75,11 @@ pub(crate) struct Agent {
     /// The same of those whose sandbox waits: only the record is left of it.
     waiting: BTreeMap<At, PathBuf>,
     kept: BTreeMap<AttemptId, Box<dyn Sandbox>>,
+    /// Attempts whose runner has the sandbox of another one, and that one.
+    continues: BTreeMap<At, AttemptId>,
+    /// The latter, with where their output was once they are acknowledged. Until the runner is done a
+    /// record of theirs names the sandbox: that of its own may not be written yet.
+    passed: BTreeMap<AttemptId, Option<PathBuf>>,
     /// What runs waits for it, if this executor adopted it before it was attached.
     storages: watch::Sender<Option<Storage>>,
     progress: mpsc::Sender<(At, Progress)>,
@@ -100,6 +105,8 @@ impl Agent {
             dirs: BTreeMap::new(),
             waiting: BTreeMap::new(),
             kept: BTreeMap::new(),
+            continues: BTreeMap::new(),
+            passed: BTreeMap::new(),
             storages: watch::Sender::new(None),
             progress,
             progressed: Some(progressed),
@@ -146,6 +153,7 @@ impl Agent {
             let known =
                 async { storages.wait_for(Option::is_some).await.ok().and_then(|known| known.clone()) };
             let storage = tokio::select! {
+                biased;
                 storage = known => storage,
                 kill = attempt::killed(&mut kills) => {
                     attempt::destroy(sandbox).await;
@@ -326,10 +334,17 @@ impl Agent {
         };
         if let Some((class, message)) = refused {
             let refusal = Refusal { class, message: message.to_owned() };
+            if let Some(Some(dir)) = sandbox_of.and_then(|from| self.passed.remove(&from)) {
+                record::remove(&record::path(&dir));
+            }
             let actions = self.parts.book.finish(at, Finish::Refused(refusal));
             return self.act(actions);
         }
         let Some(storage) = self.storage.clone() else { return };
+        if let Some(from) = sandbox_of {
+            self.continues.insert(at, from);
+            self.passed.entry(from).or_default();
+        }
         let tools = Tools {
             backends: self.parts.backends.clone(),
             storage,
@@ -356,6 +371,9 @@ impl Agent {
     fn finish(&mut self, at: At, finished: Finished) {
         let Finished { finish, sandbox } = finished;
         self.kills.remove(&at);
+        if let Some(Some(dir)) = self.continues.remove(&at).and_then(|from| self.passed.remove(&from)) {
+            record::remove(&record::path(&dir));
+        }
         if let Finish::Ended { outcome, kept } = &finish {
             let failure = outcome.failure.as_ref();
             let code = failure.map_or("", |Failure { code, .. }| code.as_str());
@@ -393,15 +411,24 @@ impl Agent {
     fn discard(&mut self, at: At) {
         let Some(dir) = self.dirs.remove(&at) else {
             if let Some(dir) = self.waiting.remove(&at) {
-                record::remove(&record::path(&dir));
+                // Its sandbox goes before it is discarded, unless another attempt goes on in it.
+                if self.kept.contains_key(&at.attempt) {
+                    self.passed.insert(at.attempt, Some(dir));
+                } else {
+                    record::remove(&record::path(&dir));
+                }
             }
             return;
         };
         let path = record::path(&dir);
+        let passed = self.passed.get_mut(&at.attempt);
         // Of one whose sandbox waits the record stays, until the attempt is forgotten.
-        match Record::read(&path).filter(|_| self.parts.book.is_waiting(at)) {
+        match Record::read(&path).filter(|_| passed.is_some() || self.parts.book.is_waiting(at)) {
             Some(waiting) => {
-                self.waiting.insert(at, dir.clone());
+                match passed {
+                    Some(passed) => *passed = Some(dir.clone()),
+                    None => drop(self.waiting.insert(at, dir.clone())),
+                }
                 if let Err(error) = (Record { stage: Stage::Kept, ..waiting }).write(&path) {
                     tracing::warn!(path = %path.display(), %error, "not written down");
                 }
@@ -477,6 +504,10 @@ impl Agent {
         self.parts.incarnation.send_replace(incarnation);
         if let Err(error) = adoption::set_incarnation(&self.parts.config.data_dir, incarnation) {
             tracing::warn!(%error, "this incarnation would end with the executor");
+            // The name of the last one covers nothing any more.
+            if let Err(error) = adoption::unset_incarnation(&self.parts.config.data_dir) {
+                tracing::error!(%error, "the name of the last incarnation stays");
+            }
         }
         self.parts.book.renew();
         tracing::info!(%incarnation, "a new incarnation begins");

@@ -94,7 +94,15 @@ impl Capture {
                 let [past @ .., is_whole] = count;
                 sink.past = u64::from_le_bytes(past);
                 // The byte too many is among those already, and may be gone from the file.
-                sink.stored = if is_whole == 0 { stored } else { stored.min(bytes_max.0) };
+                if is_whole == 0 {
+                    // Nothing is dropped before the file is full, unless it could not be written.
+                    if sink.past > 0 && stored <= bytes_max.0 {
+                        sink.failure = Some(io::Error::other("an earlier write failed"));
+                    }
+                } else {
+                    sink.stored = stored.min(bytes_max.0);
+                    sink.file.set_len(sink.stored)?;
+                }
             }
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
             Err(error) => return Err(error),

@@ -66,8 +66,8 @@ pub fn serve(
     let lock = lock(&config.data_dir)?;
     let attempts_dir = config.data_dir.join(ATTEMPTS_DIR);
     let left = backends.first().inheritance();
-    // Without the name of the incarnation nothing can go on under it.
-    let left = left.and_then(|left| Some((adoption::incarnation(&config.data_dir)?, left.ends_at)));
+    // Without the name of the incarnation, or a lease, nothing can go on under it.
+    let left = left.and_then(|left| Some((adoption::incarnation(&config.data_dir)?, left.ends_at?)));
     if left.is_none() {
         empty_dir(&attempts_dir)?;
     }
@@ -99,6 +99,7 @@ pub fn serve(
         source,
     })?;
     // What goes on does so under the lease it had.
+    let goes_until = left.as_ref().map(|(_, ends_at)| *ends_at);
     let held = left.map(|(incarnation, ends_at)| Lease { incarnation, ends_at });
     let (lease_sender, lease) = watch::channel(held);
     let (incarnation_sender, incarnation) = watch::channel(this_life);
@@ -139,7 +140,7 @@ pub fn serve(
     let task = tokio::spawn(async move {
         // Held as long as the executor runs, whatever becomes of the handle.
         let _lock = lock;
-        let estate = adoption::adopt(&adopted_by, &adopting, &attempts, capture_bytes_max).await;
+        let estate = adoption::adopt(&adopted_by, &adopting, &attempts, capture_bytes_max, goes_until).await;
         agent.take_over(estate);
         drop(adopting);
         let keeping = tokio::spawn(keep_until(adopted_by, leases));

@@ -146,6 +146,11 @@ impl Sessions {
         }
     }
 
+    /// Whether another executor came as far as to make it. Blocks.
+    pub(crate) fn has_log(&self, at: At) -> bool {
+        self.log_path(at).exists()
+    }
+
     /// The log of an attempt that another executor began: what it had dispatched and not done is unknown.
     /// Blocks.
     pub(crate) fn log_again(&self, at: At) -> Result<ActionLog, LogError> {

@@ -36,7 +36,8 @@ fn missing(why: impl Into<String>) -> TreeError {
     TreeError::Problem(OutputProblemKind::Missing { why: why.into() })
 }
 
-/// Packs what is at `paths` (absolute) into a new file at `out`. Paths where nothing is are left
+/// Packs what is at `paths` (absolute) into a file at `out`, in place of what an executor that was killed
+/// left there. Paths where nothing is are left
 /// out, unless that is true of all. Every process of the sandbox is dead.
 pub(crate) async fn pack(
     sandbox: &dyn Sandbox,
@@ -45,7 +46,7 @@ pub(crate) async fn pack(
     max: Bytes,
 ) -> Result<File, TreeError> {
     let failed = |source| TreeError::Storage(file_failed("write", out, source));
-    let file = File::create_new(out).map_err(failed)?;
+    let file = File::create(out).map_err(failed)?;
     let builder = Some(Builder::new(file));
     let mut packing = Packing { sandbox, builder, out, max, entries: 0, bytes: 0, path_bytes: 0 };
     for path in outermost(paths) {

@@ -79,10 +79,6 @@ impl Session<'_> {
         {
             return self.not_begun(format!("its processes could not be ended: {error}"), &digest, sandbox);
         }
-        let log = match self.log(at).await {
-            Ok(log) => log,
-            Err(problem) => return self.not_begun(problem, &digest, sandbox),
-        };
         let (saved, mut saves) = mpsc::channel(SAVED_QUEUE_MAX);
         let now = sandbox.stats().await;
         let begun = self.begun.clone().unwrap_or_else(|| Begun {
@@ -95,6 +91,15 @@ impl Session<'_> {
             timed_out: false,
         });
         let mut meter = Meter::resume(begun.base, now);
+        let (began, started_at, boot) = (began_at(begun.began), begun.started_at, begun.boot);
+        // Before its log is made: the next executor finds neither, or goes on with both.
+        if let Err(error) = self.book.write(sandbox.as_ref(), Stage::Session(begun)) {
+            tracing::warn!(attempt = %at.attempt, %error, "this session would not outlive the executor");
+        }
+        let log = match self.log(at).await {
+            Ok(log) => log,
+            Err(problem) => return self.not_begun(problem, &digest, sandbox),
+        };
         let parts = Parts {
             at,
             node: sessions.node().clone(),
@@ -108,10 +113,6 @@ impl Session<'_> {
             parked: self.order.parked.clone(),
             serves_others: self.order.keep,
         };
-        let (began, started_at, boot) = (began_at(begun.began), begun.started_at, begun.boot);
-        if let Err(error) = self.book.write(sandbox.as_ref(), Stage::Session(begun)) {
-            tracing::warn!(attempt = %at.attempt, %error, "this session would not outlive the executor");
-        }
         let entered = sessions.enter(parts, sandbox);
         let live = &entered.live;
         progress(Progress::Phase(Phase::Running { started_at }));
@@ -190,7 +191,9 @@ impl Session<'_> {
     /// A new log, or one that goes on after what was recorded before it was parked.
     async fn log(&self, at: At) -> Result<ActionLog, String> {
         let sessions = Arc::clone(&self.tools.sessions);
-        let goes_on = self.begun.is_some();
+        let asked = Arc::clone(&sessions);
+        let has_log = tokio::task::spawn_blocking(move || asked.has_log(at)).await;
+        let goes_on = self.begun.is_some() && has_log.map_err(|error| error.to_string())?;
         let before = self.order.parked.as_ref().and_then(|parked| parked.log.as_ref());
         let before = before.filter(|_| !goes_on);
         let from = match before {

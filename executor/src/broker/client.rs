@@ -263,6 +263,11 @@ impl Client {
         }
     }
 
+    /// Lets the broker keep everything for the next executor.
+    pub fn leave(&self) {
+        shut(self.socket.get_ref());
+    }
+
     /// Lets the broker destroy everything and end.
     pub fn close(&self) {
         if let Err(error) = self.tell(Action::End, &[]) {

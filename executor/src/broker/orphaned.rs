@@ -9,8 +9,10 @@ use std::path::Path;
 use std::sync::atomic::Ordering;
 
 use nix::sys::socket::{
-    AddressFamily, Backlog, SockFlag, SockType, UnixAddr, bind, connect, listen as begin, socket,
+    AddressFamily, Backlog, SockFlag, SockType, UnixAddr, bind, connect, listen as begin, setsockopt, socket,
+    sockopt,
 };
+use nix::sys::time::{TimeVal, TimeValLike as _};
 use sandbox_init::packet;
 
 use super::build;
@@ -26,7 +28,9 @@ pub const ORPHAN_GRACE_MS: u64 = 10_000;
 /// Between two looks at the clock, which goes on while the machine sleeps.
 const LOOK_EVERY_MS: u64 = 500;
 /// For whoever knocks to say what it is.
-const KNOCK_WAIT_MS: i32 = 5_000;
+const KNOCK_WAIT_MS: u64 = 1_000;
+/// For a place in the queue of the listener.
+const CONNECT_WAIT_MS: u64 = 1_000;
 
 /// Paths of sockets are short, and those of data directories need not be.
 fn address(dir: BorrowedFd<'_>) -> io::Result<UnixAddr> {
@@ -63,8 +67,13 @@ pub fn unlisten(data_dir: &Path) {
 pub fn knock(data_dir: &Path) -> io::Result<Option<OwnedFd>> {
     let dir = directory(data_dir)?;
     let socket = unix_socket()?;
+    // The queue is short, and nobody empties it while an executor is served.
+    send_within(socket.as_fd(), CONNECT_WAIT_MS)?;
     match connect(socket.as_raw_fd(), &address(dir.as_fd())?) {
-        Ok(()) => Ok(Some(socket)),
+        Ok(()) => {
+            send_within(socket.as_fd(), 0)?;
+            Ok(Some(socket))
+        }
         Err(nix::Error::ENOENT | nix::Error::ECONNREFUSED) => Ok(None),
         Err(error) => Err(error.into()),
     }
@@ -86,13 +95,19 @@ pub fn wait(broker: &Broker, listener: BorrowedFd<'_>) -> Option<OwnedFd> {
             continue;
         }
         let Ok(socket) = accept(listener) else { continue };
-        match answer(broker, socket.as_fd()) {
+        match answer(broker, socket.as_fd(), left_ms) {
             Ok(true) => return Some(socket),
             Ok(false) => return None,
             // It was gone before it had everything: the next one may come.
             Err(_) => {}
         }
     }
+}
+
+/// How long a send or a connect may take; 0: for ever.
+fn send_within(socket: BorrowedFd<'_>, wait_ms: u64) -> io::Result<()> {
+    let wait = TimeVal::milliseconds(i64::try_from(wait_ms).unwrap_or(i64::MAX));
+    Ok(setsockopt(&socket, sockopt::SendTimeout, &wait)?)
 }
 
 fn accept(listener: BorrowedFd<'_>) -> io::Result<OwnedFd> {
@@ -110,10 +125,12 @@ fn is_readable(fd: BorrowedFd<'_>, wait_ms: i32) -> bool {
 }
 
 /// Hands everything over. False: it is of another build, and nothing is to be kept for it.
-fn answer(broker: &Broker, socket: BorrowedFd<'_>) -> io::Result<bool> {
-    if !is_readable(socket, KNOCK_WAIT_MS) {
+fn answer(broker: &Broker, socket: BorrowedFd<'_>, left_ms: u64) -> io::Result<bool> {
+    let wait_ms = left_ms.min(KNOCK_WAIT_MS);
+    if !is_readable(socket, i32::try_from(wait_ms).unwrap_or(i32::MAX)) {
         return Err(io::ErrorKind::TimedOut.into());
     }
+    send_within(socket, wait_ms)?;
     let mut buffer = vec![0; DATAGRAM_MAX];
     let received = packet::receive(socket, &mut buffer, 0)?;
     let (len, _) = received.ok_or(io::ErrorKind::UnexpectedEof)?;
@@ -121,7 +138,8 @@ fn answer(broker: &Broker, socket: BorrowedFd<'_>) -> io::Result<bool> {
     // One that cannot be read is of another build too.
     let knock: Option<Knock> = serde_json::from_slice(&buffer[..len]).ok();
     if knock.is_none_or(|knock| knock.build != own) {
-        let _gone = tell(socket, &Estate::Refused { build: own }, None);
+        // One that gave up meanwhile takes nothing with it.
+        tell(socket, &Estate::Refused { build: own }, None)?;
         return Ok(false);
     }
     let said = broker.keep_until_us.load(Ordering::Acquire);
@@ -135,6 +153,8 @@ fn answer(broker: &Broker, socket: BorrowedFd<'_>) -> io::Result<bool> {
         tell(socket, &Estate::Names(names.to_vec()), None)?;
     }
     tell(socket, &Estate::Done, None)?;
+    // From here on it is asked, and reads its answers.
+    send_within(socket, 0)?;
     Ok(true)
 }
 

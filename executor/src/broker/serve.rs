@@ -160,6 +160,12 @@ pub fn run(socket: OwnedFd) -> Result<(), Error> {
 
 fn destroy_all(broker: &Broker, left: &mut Vec<String>) {
     let records = std::mem::take(&mut *lock(&broker.records));
+    // All at once: to wait for one must not let another run on.
+    for (id, _) in records.iter().filter(|(_, record)| record.cgroups) {
+        if let Err(error) = broker.tree.kill(id) {
+            left.push(format!("killing {id}: {error}"));
+        }
+    }
     for (id, record) in records {
         left.extend(teardown(broker, &id, record));
     }

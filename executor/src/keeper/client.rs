@@ -76,6 +76,8 @@ pub(crate) struct Keepers {
     keepers: Vec<Keeper>,
     /// Why one of them is gone; none while all live.
     gone: Arc<watch::Sender<Option<String>>>,
+    /// They go on without this executor.
+    is_left: AtomicBool,
 }
 
 impl Keepers {
@@ -83,30 +85,45 @@ impl Keepers {
     pub fn start(
         sandboxes: u64,
         data_lock: &OwnedFd,
+        entrust: impl FnMut(&OwnedFd) -> io::Result<()>,
+    ) -> io::Result<Self> {
+        let none =
+            Self { keepers: Vec::new(), gone: Arc::new(watch::Sender::new(None)), is_left: false.into() };
+        none.grown(sandboxes, data_lock, entrust)
+    }
+
+    /// With as many more as are missing: the executor before may have been killed while it started them.
+    fn grown(
+        mut self,
+        sandboxes: u64,
+        data_lock: &OwnedFd,
         mut entrust: impl FnMut(&OwnedFd) -> io::Result<()>,
     ) -> io::Result<Self> {
-        let gone = Arc::new(watch::Sender::new(None));
-        let mut keepers: Vec<Keeper> = Vec::new();
         let needed = sandboxes.saturating_mul(FDS_PER_SANDBOX);
         loop {
-            let room: u64 = keepers.iter().map(|keeper| keeper.room).sum();
-            if room >= needed && !keepers.is_empty() {
-                return Ok(Self { keepers, gone });
+            let room: u64 = self.keepers.iter().map(|keeper| keeper.room).sum();
+            if room >= needed && !self.keepers.is_empty() {
+                return Ok(self);
             }
-            if keepers.len() as u64 >= KEEPERS_MAX {
+            if self.keepers.len() as u64 >= KEEPERS_MAX {
                 let few = format!("{KEEPERS_MAX} keepers hold {room} descriptors, of {needed} needed");
                 return Err(io::Error::other(few));
             }
             let keeper = Keeper::start(data_lock)?;
             entrust(keeper.control.get_ref())?;
-            tokio::spawn(watch_over(Arc::clone(&keeper.control), Arc::clone(&gone)));
-            keepers.push(keeper);
+            tokio::spawn(watch_over(Arc::clone(&keeper.control), Arc::clone(&self.gone)));
+            self.keepers.push(keeper);
         }
     }
 
-    /// Those that an executor which was killed left behind, by their control sockets. Blocks. Call within a
-    /// tokio runtime.
-    pub fn inherit(controls: Vec<OwnedFd>) -> io::Result<Self> {
+    /// Those that an executor which was killed left behind, by their control sockets, and as many more as are
+    /// missing. Blocks. Call within a tokio runtime.
+    pub fn inherit(
+        controls: Vec<OwnedFd>,
+        sandboxes: u64,
+        data_lock: &OwnedFd,
+        entrust: impl FnMut(&OwnedFd) -> io::Result<()>,
+    ) -> io::Result<Self> {
         let gone = Arc::new(watch::Sender::new(None));
         let mut keepers = Vec::with_capacity(controls.len());
         for control in controls {
@@ -114,10 +131,7 @@ impl Keepers {
             tokio::spawn(watch_over(Arc::clone(&keeper.control), Arc::clone(&gone)));
             keepers.push(keeper);
         }
-        if keepers.is_empty() {
-            return Err(io::Error::other("the broker knows of no keeper"));
-        }
-        Ok(Self { keepers, gone })
+        Self { keepers, gone, is_left: false.into() }.grown(sandboxes, data_lock, entrust)
     }
 
     /// What a sandbox of an earlier life has here, and the channel to its init. None: no keeper has it.
@@ -180,6 +194,11 @@ impl Keepers {
         }
     }
 
+    /// They go on for the next executor, as long as the broker does.
+    pub fn leave(&self) {
+        self.is_left.store(true, Ordering::Relaxed);
+    }
+
     /// Lets every keeper end, with what it holds.
     pub fn close(&self) {
         self.keepers.iter().for_each(Keeper::close);
@@ -188,7 +207,9 @@ impl Keepers {
 
 impl Drop for Keepers {
     fn drop(&mut self) {
-        self.close();
+        if !*self.is_left.get_mut() {
+            self.close();
+        }
     }
 }
 

@@ -52,7 +52,7 @@ pub struct Inheritance {
     /// Names of the sandboxes.
     pub sandboxes: Vec<String>,
     /// They may live until then.
-    pub ends_at: BootTime,
+    pub ends_at: Option<BootTime>,
 }
 
 /// Why a sandbox is not taken over. It is destroyed with all that nobody claims.

@@ -181,9 +181,10 @@ impl Container {
         budgets::raise();
         let host = Host::read();
         let ceiling = host.tightest();
+        let disk_limit_max = disk_budget(&data_dir).map_err(at("measuring", &data_dir))?;
         let (client, keepers, inheritance) = match left_behind {
             Some(Inherited { client, keepers, sandboxes, ends_at, .. }) => {
-                (client, Some(keepers), ends_at.map(|ends_at| Inheritance { sandboxes, ends_at }))
+                (client, Some(keepers), Some(Inheritance { sandboxes, ends_at }))
             }
             None => {
                 let client = Client::start(&hello, &lock).map_err(|source| Error::Broker { source })?;
@@ -194,7 +195,7 @@ impl Container {
         let entrust = |control: &OwnedFd| client.tell(Action::Keeper, &[control.as_raw_fd()]);
         let is_adopting = keepers.is_some();
         let keepers = match keepers {
-            Some(controls) => Keepers::inherit(controls),
+            Some(controls) => Keepers::inherit(controls, ceiling.1.into(), &lock, entrust),
             None => Keepers::start(ceiling.1.into(), &lock, entrust),
         };
         let keepers = keepers.map_err(|source| {
@@ -205,7 +206,6 @@ impl Container {
         let (lost, broker) = (keepers.ended(), Arc::clone(&client));
         tokio::spawn(async move { broker.end(lost.await) });
         tracing::info!(sandboxes = ceiling.1, ceiling = ceiling.0, "room for sandboxes");
-        let disk_limit_max = disk_budget(&data_dir).map_err(at("measuring", &data_dir))?;
         let shared = Shared {
             client,
             keepers: Arc::new(keepers),
@@ -252,8 +252,14 @@ impl Container {
 
 impl Drop for Container {
     fn drop(&mut self) {
-        self.shared.client.close();
-        self.shared.keepers.close();
+        // Not asked for yet: whoever failed to go on with it leaves it to the next one.
+        if lock(&self.inheritance).is_some() {
+            self.shared.keepers.leave();
+            self.shared.client.leave();
+        } else {
+            self.shared.client.close();
+            self.shared.keepers.close();
+        }
     }
 }
 

@@ -124,10 +124,13 @@ impl ActionLog {
             let path = path.to_owned();
             move |source| LogError { path, action, source }
         };
-        let mut made =
-            File::options().write(true).create_new(true).mode(0o600).open(path).map_err(failed("made"))?;
+        // Beside it first: a log is whole or not there.
+        let staged = path.with_added_extension("staged");
+        let made = File::options().write(true).create(true).truncate(true).mode(0o600).open(&staged);
+        let mut made = made.map_err(failed("made"))?;
         let mut file = File::open(from).map_err(failed("opened"))?;
         io::copy(&mut file, &mut made).and_then(|_| made.sync_all()).map_err(failed("written"))?;
+        std::fs::rename(&staged, path).map_err(failed("named"))?;
         Self::resume(path)
     }
 

@@ -265,7 +265,8 @@ async fn gather(
         Refusal::new(SandboxCode::StorageFailed, format!("the file cannot be gathered: {error}"))
     };
     let path = live.upload_path();
-    let options = tokio::fs::OpenOptions::new().read(true).write(true).create_new(true).open(&path).await;
+    let options =
+        tokio::fs::OpenOptions::new().read(true).write(true).create(true).truncate(true).open(&path).await;
     let mut file = options.map_err(failed)?;
     // Without a name nothing of it can be left.
     tokio::fs::remove_file(&path).await.map_err(failed)?;

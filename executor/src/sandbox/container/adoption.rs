@@ -20,7 +20,7 @@ use crate::sandbox::image::Image;
 use crate::sandbox::{AdoptError, Adoption, BaseDeed, CreateError, Deed};
 
 /// For init to tell what runs.
-const REPLAY_WAIT: Duration = Duration::from_secs(30);
+const REPLAY_WAIT: Duration = Duration::from_secs(2);
 
 impl Container {
     /// The sandbox of an earlier life, as if this one had made it.
@@ -38,13 +38,14 @@ impl Container {
         // From here on it is destroyed unless this succeeds.
         let mut guard =
             super::Abandoned { client: Arc::clone(&self.shared.client), id: Some(deed.id.clone()) };
-        let image = self.image_of(&deed, base.clone()).await.map_err(AdoptError::Image)?;
         let (keepers, id) = (Arc::clone(&self.shared.keepers), deed.id.clone());
         let found = tokio::task::spawn_blocking(move || keepers.find(&id)).await;
         let found = found.map_err(io::Error::other).map_err(failed("asking the keepers"))?;
         let found = found.map_err(|error| failed("asking the keepers")(error.into()))?;
         let (kept, channel) = found.ok_or_else(gone)?;
+        // From here on its descriptors go with it too.
         let kept = Arc::new(kept);
+        let image = self.image_of(&deed, base.clone()).await.map_err(AdoptError::Image)?;
         // What stood still for a checkpoint or a pause goes on: nothing that is frozen answers.
         self.shared.tree.freeze(&deed.id, false).map_err(failed("letting its processes go on"))?;
         let adopted = tokio::time::timeout(REPLAY_WAIT, Channel::adopt(channel)).await;
