@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use rollout_wire::v1::{self, forward_input, forward_output};
 
-use crate::driver::{Driven, Lab, code, failure, in_shell, shell};
+use crate::driver::{Driven, Lab, code, failure, in_shell, session, shell};
 use crate::exec::{ECHO, Exec, Forward, start};
 
 crate::sessions![
@@ -12,6 +12,7 @@ crate::sessions![
     a_change_of_another_version_is_refused,
     a_pause_while_an_action_starts_loses_nothing,
     deadlines_go_on_while_it_is_paused,
+    the_timeout_of_one_that_was_parked_has_gone_on,
     a_sandbox_nobody_calls_is_paused_by_itself,
     forwarded_bytes_and_streams_are_no_silence,
 ];
@@ -109,6 +110,36 @@ async fn deadlines_go_on_while_it_is_paused(lab: &mut Lab) {
         let outcome = lab.yard.ended().await.outcome.unwrap();
         assert_eq!(failure(&outcome), expected, "{:?}", outcome.failure);
     }
+}
+
+/// What the time it was parked for left of its timeout is all it has, on this node and the next.
+async fn the_timeout_of_one_that_was_parked_has_gone_on(lab: &mut Lab) {
+    let back = |time_left_ms| v1::Parked {
+        ran_ms: 1_000,
+        time_left_ms,
+        idle_left_ms: 600_000,
+        ..v1::Parked::default()
+    };
+    let mut order = session(lab.sample());
+    order.step.as_mut().unwrap().timeout_ms = 600_000;
+    order.parked = Some(back(60_000));
+    let again = lab.started(order, "").await;
+    let request = v1::PauseSandboxRequest {
+        sandbox: again.name.clone(),
+        claim: again.claim.clone(),
+        version: None,
+        park: true,
+    };
+    again.client.clone().pause(request).await.unwrap();
+    let parked = lab.yard.ended().await.outcome.unwrap().parked.unwrap();
+    assert!((1..60_000).contains(&parked.time_left_ms), "{parked:?}");
+    let mut order = session(lab.sample());
+    order.step.as_mut().unwrap().timeout_ms = 600_000;
+    order.parked = Some(back(1_000));
+    lab.started(order, "").await;
+    let outcome = lab.yard.ended().await.outcome.unwrap();
+    assert_eq!(failure(&outcome), "agent_timeout", "{:?}", outcome.failure);
+    assert!(outcome.failure.unwrap().message.contains("ran 10m"));
 }
 
 async fn a_sandbox_nobody_calls_is_paused_by_itself(lab: &mut Lab) {

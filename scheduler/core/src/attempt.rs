@@ -75,7 +75,7 @@ impl Cluster {
         self.note_started(fence, attempt, started_at, records);
     }
 
-    /// Of the current attempt; nothing if it is known.
+    /// Of the current attempt; recorded once.
     pub(crate) fn note_started(
         &mut self,
         fence: &Fence,
@@ -86,12 +86,13 @@ impl Cluster {
         let at = At::of(attempt);
         let Some(group) = self.group_mut(at.group) else { return };
         let Some(place) = group.detail(at.slot).place.as_mut() else { return };
-        if std::mem::replace(&mut place.started, true) {
-            return;
+        if !std::mem::replace(&mut place.started, true) {
+            records.push(Record::AttemptStarted { attempt, generation: fence.generation, started_at });
         }
-        records.push(Record::AttemptStarted { attempt, generation: fence.generation, started_at });
+        // One that was lost there and waits to be sent again is not made yet, whatever comes late.
         if let Some(key) = self.sandbox_key(at)
             && let Some(node) = self.node_of(&fence.node, fence.incarnation)
+            && !node.pace.has(attempt)
             && let Some(reservation) = node.sandboxes.get_mut(&key)
         {
             reservation.phase = Phase::Running;
@@ -309,15 +310,19 @@ impl Cluster {
             let (node, why) = (fence.node.clone(), message.to_owned());
             detail.excluded.push(Exclusion { node, incarnation: fence.incarnation, why });
         }
-        detail.chain_breaks += u32::from(bad || gone && !replaced);
         // Its files are gone, and with them all there was of it; or it went on, whatever its node says.
         let Detail { parked, taken, .. } = detail;
-        parked.take_if(|was| bad || !was.has_files(taken.back()));
-        let spent = (gone || bad) && detail.infra_failures + detail.chain_breaks > retry.limit;
+        let was_parked = parked.take_if(|was| bad || !was.has_files(taken.back())).is_some();
+        let went_on = was_parked && !bad;
+        detail.chain_breaks += u32::from(bad || went_on || gone && !replaced);
+        let spent = (gone || bad || went_on) && detail.infra_failures + detail.chain_breaks > retry.limit;
         let wait = Millis((REFUSAL_BACKOFF.0 << detail.refusals.min(6)).min(REFUSAL_BACKOFF_MAX.0));
         if spent {
             let (code, what) = match gone {
                 true => (FailureCode::StartFailed, "the sandbox to go on in is gone"),
+                false if went_on => {
+                    (FailureCode::StorageFailed, "the checkpoint to start from is superseded")
+                }
                 false => (FailureCode::StorageFailed, "the checkpoint to start from is bad"),
             };
             detail.failure = Some(Failure::new(code, format!("{what}: {message}")));
@@ -352,7 +357,7 @@ impl Cluster {
                 self.drop_base(at, base, &why, records);
             }
             self.restart_with_maker(now, at, wait, records);
-        } else if gone {
+        } else if gone || went_on {
             self.restart_chain(now, at, wait, records);
         } else {
             self.back_off(now, at, wait, records);

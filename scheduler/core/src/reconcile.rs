@@ -141,6 +141,14 @@ impl Cluster {
                 HeldPhase::Ended => Command::AckEnded { to, attempt },
             });
         }
+        for &at in &again {
+            if let Some(key) = self.sandbox_key(at)
+                && let Some(reservation) =
+                    self.node_of(id, incarnation).and_then(|node| node.sandboxes.get_mut(&key))
+            {
+                reservation.phase = Phase::Starting;
+            }
+        }
         let mut now_sent = Vec::new();
         for command in commands {
             self.send_start(id, command, &mut now_sent);

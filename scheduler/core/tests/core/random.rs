@@ -8,6 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use rollout::checkpoint::{Checkpoint, CheckpointId};
+use rollout::outcome::Parked;
 use rollout::plan::{CheckpointPlan, JobPlan, Keep, OnIncomplete, Origin, Per, StepKind};
 use rollout::{
     AttemptId, Domain, FailureCode, Generation, GroupId, IncarnationId, JobId, Millis, NodeId, RolloutId,
@@ -126,6 +127,8 @@ struct World {
     plans: BTreeMap<JobId, JobPlan>,
     /// Workspaces saved so far: no two are the same.
     saved: u32,
+    /// Parked sessions that were called.
+    called: usize,
 }
 
 impl World {
@@ -141,6 +144,7 @@ impl World {
             granted: BTreeMap::new(),
             plans: BTreeMap::new(),
             saved: 0,
+            called: 0,
         };
         for (n, mut plan) in plans().into_iter().enumerate() {
             for step in &mut plan.steps {
@@ -362,6 +366,13 @@ impl World {
         let Some((id, attempt)) = self.random.pick(&running) else { return };
         let step = self.plans[&attempt.rollout.group.job].step(attempt.step);
         let last = matches!(step.kind, StepKind::Grader | StepKind::Session);
+        if step.kind == StepKind::Session {
+            match self.random.below(4) {
+                0 => return self.begin(&id, attempt),
+                1 => return self.park(&id, attempt),
+                _ => {}
+            }
+        }
         let saves = step.checkpoint.every.is_some() || step.kind == StepKind::Session;
         if saves && self.random.chance(40) {
             return self.save(&id, attempt);
@@ -378,6 +389,53 @@ impl World {
         let code = code.filter(|c| !attempt.rollout.is_shared() || c.domain() != Domain::Agent);
         let reward = (code.is_none() && last).then_some(1.0);
         self.finish(&id, attempt, code, reward);
+    }
+
+    /// A session says that its sandbox is ready.
+    fn begin(&mut self, id: &NodeId, attempt: AttemptId) {
+        let exec = &self.nodes[id];
+        if exec.connected {
+            let generation = exec.held[&attempt].generation;
+            let at = Fence { node: id.clone(), incarnation: exec.incarnation, generation };
+            let started_at = self.yard.now.wall;
+            self.mail.push(Event::AttemptStarted { at, attempt, started_at });
+        }
+    }
+
+    /// A session ends to go on at the next call.
+    fn park(&mut self, id: &NodeId, attempt: AttemptId) {
+        self.finish(id, attempt, None, None);
+        self.saved += 1;
+        let checkpoint = workspace_of(AttemptId { attempt: 1_000 + self.saved, ..attempt });
+        let mut left = || Millis(500 + self.random.next() % 100_000);
+        let parked = Parked {
+            log: None,
+            claim: None,
+            ran: Millis(1),
+            time_left: left(),
+            idle_left: left(),
+            version: 1,
+        };
+        let held = self.nodes.get_mut(id).unwrap().held.get_mut(&attempt).unwrap();
+        for event in held.end.iter_mut().chain(self.mail.last_mut()) {
+            if let Event::AttemptEnded { attempt: ended, outcome, .. } = event
+                && *ended == attempt
+            {
+                outcome.parked = Some(Box::new(parked.clone()));
+                outcome.checkpoint = Some(checkpoint.clone());
+                outcome.times.ended_at = self.yard.now.wall;
+            }
+        }
+    }
+
+    /// Somebody calls a session that is parked.
+    fn call_parked(&mut self) {
+        let jobs = self.plans.keys().copied();
+        let parked: Vec<_> = jobs.flat_map(|job| self.yard.cluster.parked_sessions(job)).collect();
+        if let Some(found) = self.random.pick(&parked) {
+            self.called += 1;
+            self.deliver(Event::Thaw { rollout: found.rollout, step: found.step });
+        }
     }
 
     /// A running step saves its workspace.
@@ -587,9 +645,10 @@ impl World {
     }
 
     fn turn(&mut self, faults: bool) {
-        match self.random.below(11) {
+        match self.random.below(12) {
             0..=3 => self.work(faults),
             4..=6 => self.arrive(),
+            11 => self.call_parked(),
             7 if faults => self.fault(),
             8 => self.seal(),
             9 => self.list_any(),
@@ -631,8 +690,8 @@ fn config() -> Config {
     Config { overdue_margin: Millis(2_000), in_flight_min: 0, ..Config::default() }
 }
 
-/// Returns how many attempts were given up.
-fn run(seed: u64) -> usize {
+/// Returns how many attempts were given up, and how many parked sessions were called.
+fn run(seed: u64) -> (usize, usize) {
     let mut world = World::new(seed);
     for _ in 0..400 {
         world.turn(true);
@@ -683,7 +742,7 @@ fn run(seed: u64) -> usize {
         assert!(left.is_empty(), "seed {seed}: {id} still holds {left:?}");
     }
     let failures = world.yard.stored.attempts.values().filter_map(|a| a.outcome.as_ref()?.failure.as_ref());
-    failures.filter(|f| f.message.contains("did not end the attempt")).count()
+    (failures.filter(|f| f.message.contains("did not end the attempt")).count(), world.called)
 }
 
 #[test]
@@ -693,16 +752,17 @@ fn a_random_yard_keeps_every_invariant_and_ends_every_rollout_once() {
         run(seed);
         return;
     }
-    let mut given_up = 0;
+    let mut total = (0, 0);
     for seed in 0..number("SEEDS").unwrap_or(300) {
         let caught = std::panic::catch_unwind(|| run(seed));
         match caught {
-            Ok(count) => given_up += count,
+            Ok((given_up, called)) => total = (total.0 + given_up, total.1 + called),
             Err(panic) => {
                 eprintln!("replay with SEED={seed}");
                 std::panic::resume_unwind(panic);
             }
         }
     }
-    assert!(given_up > 0, "no run had an attempt that never ends");
+    assert!(total.0 > 0, "no run had an attempt that never ends");
+    assert!(total.1 > 0, "no run had a parked session that was called");
 }
