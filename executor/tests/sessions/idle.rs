@@ -124,12 +124,9 @@ async fn the_timeout_of_one_that_was_parked_has_gone_on(lab: &mut Lab) {
     order.step.as_mut().unwrap().timeout_ms = 600_000;
     order.parked = Some(back(60_000));
     let again = lab.started(order, "").await;
-    let request = v1::PauseSandboxRequest {
-        sandbox: again.name.clone(),
-        claim: again.claim.clone(),
-        version: None,
-        park: true,
-    };
+    let rollout = again.name.split('@').next().unwrap().to_owned();
+    let claim = lab.claim(&rollout, "driver").await.expect("it is free").claim;
+    let request = v1::PauseSandboxRequest { sandbox: again.name.clone(), claim, version: None, park: true };
     again.client.clone().pause(request).await.unwrap();
     let parked = lab.yard.ended().await.outcome.unwrap().parked.unwrap();
     assert!((1..60_000).contains(&parked.time_left_ms), "{parked:?}");
