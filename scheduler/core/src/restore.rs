@@ -173,7 +173,8 @@ impl Cluster {
             let detail = g.details.get(&at.slot);
             let is_parked = detail.is_some_and(|detail| detail.parked.is_some());
             let goes_on = matches!(state, StepState::Ready | StepState::Backoff | StepState::Parked);
-            if !goes_on && !(is_parked && state == StepState::Waiting) {
+            let is_called = is_parked && state == StepState::Waiting;
+            if !(goes_on || is_called) {
                 continue;
             }
             let backs_off = detail.is_some_and(|detail| detail.not_before > now.boot);
