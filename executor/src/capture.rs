@@ -371,6 +371,33 @@ mod tests {
         assert_eq!((recorded.written, bytes.len()), (Bytes(0), 0));
     }
 
+    /// What the next executor makes of a file and a count that one which was killed left.
+    async fn resumed(file: &[u8], past: u64, is_whole: u8) -> (Result<Recorded, StorageError>, Vec<u8>) {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("stdout");
+        std::fs::write(&path, file).unwrap();
+        let count: Vec<u8> = past.to_le_bytes().into_iter().chain([is_whole]).collect();
+        std::fs::write(past_path(&path), count).unwrap();
+        let (read, write) = nix::unistd::pipe2(OFlag::O_CLOEXEC).unwrap();
+        let held = Arc::new(descriptors::wait_for(FILES_PER_CAPTURE).await.unwrap());
+        let capture = Capture::resume(path.clone(), Bytes(4), read, held).unwrap();
+        drop(write);
+        (capture.finish().await, std::fs::read(path).unwrap())
+    }
+
+    #[tokio::test]
+    async fn a_file_that_was_counted_and_not_cut_is_cut() {
+        let (recorded, bytes) = resumed(b"abcde", 7, 1).await;
+        let recorded = recorded.unwrap();
+        assert_eq!((recorded.stored, recorded.written, &bytes[..]), (Bytes(4), Bytes(11), &b"abcd"[..]));
+    }
+
+    #[tokio::test]
+    async fn a_hole_that_a_failed_write_left_is_a_failure_for_the_next_executor_too() {
+        let (recorded, _) = resumed(b"ab", 7, 0).await;
+        assert!(recorded.unwrap_err().to_string().contains("stdout"));
+    }
+
     #[tokio::test]
     async fn a_pipe_that_stays_open_is_given_up_and_said_so() {
         let dir = tempfile::tempdir().unwrap();

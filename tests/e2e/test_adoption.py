@@ -1,5 +1,6 @@
 """kill -9 of an executor: what it ran goes on under the next one, once and to the byte."""
 
+import json
 import os
 import pathlib
 import random
@@ -159,6 +160,37 @@ def test_another_build_adopts_nothing_and_starts_anew(nodes):
     assert steps[-1]["failure_code"] is None
     assert "sandboxes of another build are destroyed" in nodes.logs()
     assert "taken over" not in nodes.logs()
+
+
+def test_a_start_beside_an_executor_that_lives_costs_nothing_when_that_one_is_killed(nodes):
+    submitted = nodes.submit('  - {name: work, run: "echo begun; sleep 25; echo done"}')
+    lab.wait_until(nodes.leaves, "a sandbox")
+    other = nodes.yard.directory / "rollyard"
+    shutil.copy(lab.BINARY, other)
+    first = nodes.executor
+    nodes.start(other)
+    time.sleep(2)
+    nodes.executor.kill()
+    nodes.executor.wait(timeout=60)
+    nodes.executor = first
+    nodes.kill()
+    nodes.start()
+    (step,) = ran(nodes, submitted)
+    assert (step["attempt"], step["failure_code"]) == (0, None), nodes.logs()
+    assert stored(nodes, step) == b"begun\ndone\n"
+
+
+def test_what_had_begun_and_is_lost_with_its_init_is_told_and_runs_again_as_another_attempt(nodes):
+    submitted = nodes.submit('  - {name: work, run: "echo begun; sleep 4; echo done"}', retries=3)
+    lab.wait_until(nodes.leaves, "a sandbox")
+    time.sleep(1)
+    nodes.kill()
+    (record,) = nodes.data.rglob("*.record")
+    os.kill(json.loads(record.read_text())["deed"]["init_pid"], signal.SIGKILL)
+    nodes.start()
+    steps = sorted(ran(nodes, submitted), key=lambda step: step["attempt"])
+    assert [step["attempt"] for step in steps] == list(range(len(steps))) and len(steps) == 2, nodes.logs()
+    assert [step["failure_code"] for step in steps] == ["node_lost", None], nodes.logs()
 
 
 STEPS = """\
