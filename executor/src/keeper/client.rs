@@ -3,6 +3,7 @@
 //! Calls block: they belong on a thread that may. The keeper answers at once, except to a drop,
 //! which waits for the kernel.
 
+use std::collections::BTreeSet;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::process::CommandExt;
@@ -154,6 +155,28 @@ impl Keepers {
             }
         }
         Ok(None)
+    }
+
+    /// Drops what is of none of these: the executor before was killed between the end of a sandbox and
+    /// that of its descriptors. Blocks; before anything is put.
+    pub fn retain(&self, sandboxes: &[String]) -> Result<(), Error> {
+        let known: BTreeSet<&String> = sandboxes.iter().collect();
+        for keeper in &self.keepers {
+            let mut after = None;
+            loop {
+                let names = match keeper.ask(&Request::Names { after: after.take() }, &[])?.0 {
+                    Reply::Names(names) => names,
+                    Reply::Refused(refusal) => return Err(refusal.into()),
+                    _ => return Err(Error::Answer),
+                };
+                let Some(last) = names.last().cloned() else { break };
+                after = Some(last);
+                for id in names.into_iter().filter(|id| !known.contains(id)) {
+                    keeper.ask(&Request::Drop { id }, &[])?;
+                }
+            }
+        }
+        Ok(())
     }
 
     /// Drops what a sandbox has in any of them. Blocks.

@@ -9,6 +9,10 @@ use serde::{Deserialize, Serialize};
 
 /// The largest datagram in either direction, in bytes.
 pub const DATAGRAM_MAX: usize = 1024;
+/// Of the names in one answer, in bytes: the rest is for its encoding.
+pub const NAME_BYTES_MAX: usize = 512;
+/// Names in one answer.
+pub const NAMES_MAX: usize = 64;
 /// Connections on which descriptors are put and borrowed.
 pub const QUICK: usize = 2;
 /// Connections on which they are dropped.
@@ -70,6 +74,10 @@ pub enum Request {
     Drop {
         id: String,
     },
+    /// Sandboxes it holds something of, in order, from behind this one.
+    Names {
+        after: Option<String>,
+    },
 }
 
 #[derive(Debug, Serialize, Deserialize)]
@@ -79,6 +87,8 @@ pub enum Reply {
     Lent,
     /// Closed: no mount is held any more.
     Dropped,
+    /// As many as one answer holds. Empty: there are no more.
+    Names(Vec<String>),
     Refused(Refusal),
 }
 

@@ -3,12 +3,16 @@
 
 use std::collections::BTreeMap;
 use std::io;
+use std::ops::Bound;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::sync::Mutex;
 
 use sandbox_init::packet;
 
-use super::protocol::{CONNECTIONS, DATAGRAM_MAX, Hello, Kind, RESERVED, Ready, Refusal, Reply, Request};
+use super::protocol::{
+    CONNECTIONS, DATAGRAM_MAX, Hello, Kind, NAME_BYTES_MAX, NAMES_MAX, RESERVED, Ready, Refusal, Reply,
+    Request,
+};
 use crate::broker::serve::lock;
 use crate::host::budgets;
 
@@ -82,6 +86,7 @@ fn answer(request: Request, fds: Vec<OwnedFd>, held: &Mutex<Held>) -> (Reply, Op
             drop(fds);
             (Reply::Dropped, None)
         }
+        Request::Names { after } => (Reply::Names(lock(held).names(after)), None),
         Request::Drop { id } => {
             let fds = lock(held).take(&id);
             // Closed without the lock: the kernel may wait a grace period for each.
@@ -133,6 +138,19 @@ impl Held {
         fds
     }
 
+    fn names(&self, after: Option<String>) -> Vec<String> {
+        let from = after.map_or(Bound::Unbounded, Bound::Excluded);
+        let mut bytes = 0;
+        let fits = |id: &&String| {
+            // The first one always: a name is shorter than an answer.
+            let is_first = bytes == 0;
+            bytes += id.len();
+            is_first || bytes <= NAME_BYTES_MAX
+        };
+        let behind = self.of.range::<String, _>((from, Bound::Unbounded)).map(|(id, _)| id);
+        behind.take(NAMES_MAX).take_while(fits).cloned().collect()
+    }
+
     fn take(&mut self, id: &str) -> Vec<(Kind, OwnedFd)> {
         let fds = self.of.remove(id).unwrap_or_default();
         self.count -= fds.len() as u64;
@@ -160,6 +178,25 @@ mod tests {
         assert_eq!(held.take("a").len(), 2);
         assert!(held.get("a", Kind::Root).is_none());
         assert_eq!((held.take("a").len(), held.count), (0, 0));
+    }
+
+    #[test]
+    fn names_come_in_order_and_none_is_left_out() {
+        let mut held = Held::new(1_000);
+        let ids: Vec<String> = (100..400).map(|n| format!("a-rather-long-name-{n}")).collect();
+        for id in &ids {
+            held.put(id.clone(), &[Kind::Root], vec![fd()]).unwrap();
+        }
+        let mut told: Vec<String> = Vec::new();
+        loop {
+            let names = held.names(told.last().cloned());
+            assert!(serde_json::to_vec(&Reply::Names(names.clone())).unwrap().len() <= DATAGRAM_MAX);
+            if names.is_empty() {
+                break;
+            }
+            told.extend(names);
+        }
+        assert_eq!(told, ids);
     }
 
     #[test]

@@ -202,6 +202,11 @@ impl Container {
             client.close();
             Error::Keepers { source }
         })?;
+        if let Some(Inheritance { sandboxes, .. }) = &inheritance
+            && let Err(error) = keepers.retain(sandboxes)
+        {
+            tracing::warn!(%error, "descriptors of sandboxes that are gone stay with their keepers");
+        }
         // Without its files a sandbox is no use: as when the broker dies.
         let (lost, broker) = (keepers.ended(), Arc::clone(&client));
         tokio::spawn(async move { broker.end(lost.await) });
