@@ -25,7 +25,9 @@ use crate::capture::{self, Stream};
 use crate::clock::boot_now;
 use crate::identity::{self, IDENTIFYING_MAX};
 use crate::lease::Lease;
-use crate::lifecycle::{Action, At, Book, Finish, Kill, Order, Progress, Refusal, RefusalClass, Report};
+use crate::lifecycle::{
+    Action, Adopted, At, Book, Finish, Kill, Order, Progress, Refusal, RefusalClass, Report,
+};
 use crate::link::{FromLink, Opening, Session};
 use crate::logs::{self, LOG_READS_MAX};
 use crate::messages::{self, Command, LogRequest};
@@ -125,6 +127,11 @@ impl Agent {
             let Heir { order, dir, taken_at, held, sandbox, work } = heir;
             let at = At { attempt: order.attempt, generation: order.generation };
             tracing::info!(attempt = %at.attempt, generation = %at.generation, "taken over");
+            if let Adopted::Ended { outcome, .. } = &held
+                && outcome.parked.is_some()
+            {
+                self.parts.sessions.park(at, order.parked.is_some());
+            }
             self.parts.book.adopt(&order, held);
             let dirs = if self.parts.book.is_waiting(at) { &mut self.waiting } else { &mut self.dirs };
             dirs.insert(at, dir.clone());
@@ -409,6 +416,7 @@ impl Agent {
     }
 
     fn discard(&mut self, at: At) {
+        self.parts.sessions.forget(at);
         let Some(dir) = self.dirs.remove(&at) else {
             if let Some(dir) = self.waiting.remove(&at) {
                 // Its sandbox goes before it is discarded, unless another attempt goes on in it.

@@ -45,6 +45,7 @@ use crate::sandbox::Sandbox;
 use past::PastLogs;
 
 pub(crate) use ending::Ending;
+use error::Refusal;
 pub use error::SandboxCode;
 pub(crate) use live::{Leaving, Live, Parts, SAVED_QUEUE_MAX};
 pub(crate) use log::{ActionLog, LogError};
@@ -72,6 +73,9 @@ pub(crate) struct Sessions {
     live: Mutex<BTreeMap<Key, Arc<Live>>>,
     /// Sessions of an earlier executor that will serve in a moment: their calls wait.
     coming: watch::Sender<BTreeSet<Key>>,
+    /// Sessions that were parked here, until the scheduler has stored that: as many as attempts are held.
+    /// Their calls are told so. True: its caller may know it by the name of another node.
+    parked: Mutex<BTreeMap<Key, (At, bool)>>,
     pruned_at: Mutex<Option<Instant>>,
     past: PastLogs,
 }
@@ -119,6 +123,7 @@ impl Sessions {
             logs_dir,
             live: Mutex::default(),
             coming: watch::Sender::default(),
+            parked: Mutex::default(),
             pruned_at: Mutex::default(),
             past: PastLogs::default(),
         }
@@ -138,12 +143,34 @@ impl Sessions {
         ActionLog::resumed(&self.log_path(at), from)
     }
 
-    /// The log of a parked session is elsewhere from now on. Blocks.
-    pub(crate) fn forget_log(&self, at: At) {
-        let path = self.log_path(at);
-        if let Err(error) = std::fs::remove_file(&path) {
-            tracing::warn!(path = %path.display(), %error, "log of a parked session not removed");
+    /// From now on, until [`forget`](Self::forget), its calls are told that it is parked. `has_moved`: it was
+    /// parked before.
+    pub(crate) fn park(&self, at: At, has_moved: bool) {
+        lock(&self.parked).insert(key(at), (at, has_moved));
+    }
+
+    /// The scheduler has stored that it is parked, so its log is a blob; or it is nobody's any more. Nothing
+    /// of one that was not parked. Blocks for a moment.
+    pub(crate) fn forget(&self, at: At) {
+        {
+            let mut parked = lock(&self.parked);
+            if parked.get(&key(at)).is_none_or(|(known, _)| *known != at) {
+                return;
+            }
+            parked.remove(&key(at));
         }
+        let path = self.log_path(at);
+        match std::fs::remove_file(&path) {
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+                tracing::warn!(path = %path.display(), %error, "log of a parked session not removed");
+            }
+            _ => {}
+        }
+    }
+
+    fn is_parked(&self, id: &SandboxId) -> bool {
+        let is_here = id.node.as_ref().is_none_or(|node| *node == self.node);
+        lock(&self.parked).get(&(id.rollout, id.step)).is_some_and(|(_, has_moved)| is_here || *has_moved)
     }
 
     /// Whether another executor came as far as to make it. Blocks.
@@ -180,14 +207,18 @@ impl Sessions {
         self.coming.send_if_modified(|coming| coming.remove(&key));
     }
 
-    /// As [`find`](Self::find), once a session that goes on under this executor serves.
-    async fn find_soon(&self, id: &SandboxId) -> Option<Arc<Live>> {
+    /// As [`find`](Self::find), once a session that goes on under this executor serves. Refused: it is parked,
+    /// and the scheduler may not know yet.
+    async fn find_soon(&self, id: &SandboxId) -> Result<Option<Arc<Live>>, Refusal> {
         let key = (id.rollout, id.step);
         let mut coming = self.coming.subscribe();
         let come = async { coming.wait_for(|coming| !coming.contains(&key)).await.is_ok() };
         // One that does not come in time is not here.
         let _ = tokio::time::timeout(COMING_WAIT, come).await;
-        self.find(id)
+        match self.find(id) {
+            None if self.is_parked(id) => Err(Refusal::parked(&id.to_string())),
+            found => Ok(found),
+        }
     }
 
     fn find(&self, id: &SandboxId) -> Option<Arc<Live>> {

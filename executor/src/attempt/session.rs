@@ -55,7 +55,10 @@ struct Tally {
     reward: Option<Reward>,
     meter: Meter,
     started_at: Timestamp,
+    /// With what it had run before it was parked: it counts in its timeout.
     run: Millis,
+    /// In this sandbox.
+    stretch: Millis,
     boot: Millis,
     actions: u64,
     artifacts: Vec<Artifact>,
@@ -124,10 +127,13 @@ impl Session<'_> {
                 live.end.by_runner().map_or_else(Ended::Called, |()| ended)
             }
         };
-        let run = Millis(self.ran_before().0.saturating_add(elapsed(began).0));
+        let stretch = elapsed(began);
+        let run = Millis(self.ran_before().0.saturating_add(stretch.0));
         if let Ended::Parked(leaving) = ended {
             let idle = live.idle();
-            return self.leave(entered, leaving, idle, (meter, started_at, run, boot), saves, progress).await;
+            return self
+                .leave(entered, leaving, idle, (meter, started_at, run, stretch, boot), saves, progress)
+                .await;
         }
         let (end, kill, reward) = match ended {
             Ended::Killed(kill) => (SessionEnd::Finished, Some(kill), None),
@@ -151,8 +157,19 @@ impl Session<'_> {
         let verdict = kill.as_ref().map(words);
         let actions = live.actions();
         let (artifacts, problems) = (Vec::new(), Vec::new());
-        let mut tally =
-            Tally { end, verdict, reward, meter, started_at, run, boot, actions, artifacts, problems };
+        let mut tally = Tally {
+            end,
+            verdict,
+            reward,
+            meter,
+            started_at,
+            run,
+            stretch,
+            boot,
+            actions,
+            artifacts,
+            problems,
+        };
         match &mut sandbox {
             Some(sandbox) => self.end(sandbox.as_ref(), &mut tally, kills).await,
             None => tally.lost("its sandbox was not given back".to_owned()),
@@ -224,7 +241,7 @@ impl Session<'_> {
         entered: crate::sessions::Entered,
         leaving: Leaving,
         idle: Duration,
-        (mut meter, started_at, run, boot): (Meter, Timestamp, Millis, Millis),
+        (mut meter, started_at, run, stretch, boot): (Meter, Timestamp, Millis, Millis, Millis),
         mut saves: mpsc::Receiver<rollout::checkpoint::Checkpoint>,
         progress: &(impl Fn(Progress) + Sync),
     ) -> (Outcome, Option<Box<dyn Sandbox>>) {
@@ -255,7 +272,7 @@ impl Session<'_> {
             started_at: Some(started_at),
             ended_at: wall_now(),
             boot: Some(boot),
-            run: Some(run),
+            run: Some(stretch),
             checkpoint: None,
         };
         let digest = leaving.checkpoint.image.clone();
@@ -267,9 +284,9 @@ impl Session<'_> {
             parked: Some(Box::new(parked)),
             ..Outcome::found(leaving.checkpoint, times)
         };
+        // No call finds neither.
+        self.tools.sessions.park(at, self.order.parked.is_some());
         drop(entered);
-        let sessions = Arc::clone(&self.tools.sessions);
-        tokio::task::spawn_blocking(move || sessions.forget_log(at));
         (outcome, sandbox)
     }
 
@@ -387,8 +404,19 @@ impl Session<'_> {
     }
 
     fn outcome(&self, tally: Tally, digest: &str) -> Outcome {
-        let Tally { end, verdict, reward, meter, started_at, run, boot, actions, artifacts, problems } =
-            tally;
+        let Tally {
+            end,
+            verdict,
+            reward,
+            meter,
+            started_at,
+            run,
+            stretch,
+            boot,
+            actions,
+            artifacts,
+            problems,
+        } = tally;
         let counters = meter.counters();
         let timed_out = end == SessionEnd::Deadline && verdict.is_none();
         let facts = SessionFacts {
@@ -406,7 +434,7 @@ impl Session<'_> {
             started_at: Some(started_at),
             ended_at: wall_now(),
             boot: Some(boot),
-            run: Some(run),
+            run: Some(stretch),
             checkpoint: None,
         };
         // The driver's word counts as long as a grader's would.

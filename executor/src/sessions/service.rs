@@ -107,7 +107,7 @@ impl Service {
     /// The session of that name, shown its claim.
     async fn live(&self, sandbox: &str, claim: &str) -> Result<Arc<Live>, Refusal> {
         let id = named(sandbox)?;
-        match self.sessions.find_soon(&id).await {
+        match self.sessions.find_soon(&id).await? {
             Some(live) => {
                 live.check_claim(claim)?;
                 Ok(live)
@@ -206,7 +206,7 @@ impl Sandboxes for Service {
     /// Only what this node knows better than the scheduler: whether it stands still.
     async fn get(&self, request: Request<v1::GetSandboxRequest>) -> Answer<v1::Sandbox> {
         let request = request.into_inner();
-        let live = self.sessions.find_soon(&named(&request.sandbox)?).await;
+        let live = self.sessions.find_soon(&named(&request.sandbox)?).await?;
         let live = live.ok_or_else(|| not_found(&request.sandbox))?;
         let state = if live.is_parked() { "paused" } else { "running" };
         Ok(Response::new(v1::Sandbox { id: live.name(), state: state.to_owned(), ..v1::Sandbox::default() }))
@@ -281,7 +281,7 @@ impl Sandboxes for Service {
     async fn finish(&self, request: Request<v1::FinishSessionRequest>) -> Answer<v1::FinishSessionReply> {
         let request = request.into_inner();
         let id = named(&request.sandbox)?;
-        let log = match self.sessions.find_soon(&id).await {
+        let log = match self.sessions.find_soon(&id).await? {
             Some(live) => Arc::clone(&live.log),
             None => self.past(&id).await?.ok_or_else(|| not_found(&request.sandbox))?,
         };
@@ -311,7 +311,7 @@ impl Sandboxes for Service {
     async fn act(&self, request: Request<v1::ActRequest>) -> Answer<v1::ActReply> {
         let request = request.into_inner();
         let id = named(&request.sandbox)?;
-        let reply = match self.sessions.find_soon(&id).await {
+        let reply = match self.sessions.find_soon(&id).await? {
             Some(live) => actions::act(&live, request).await?,
             None => match self.past(&id).await? {
                 Some(log) => actions::act_past(&log, &request.sandbox, &request).await?,
@@ -324,7 +324,7 @@ impl Sandboxes for Service {
     async fn list_actions(&self, request: Request<v1::ListActionsRequest>) -> Answer<v1::ListActionsReply> {
         let request = request.into_inner();
         let id = named(&request.sandbox)?;
-        let log = match self.sessions.find_soon(&id).await {
+        let log = match self.sessions.find_soon(&id).await? {
             Some(live) => Arc::clone(&live.log),
             None => self.past(&id).await?.ok_or_else(|| not_found(&request.sandbox))?,
         };
