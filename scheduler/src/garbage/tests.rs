@@ -8,7 +8,7 @@ use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 use rollout::checkpoint::{Checkpoint, Layer, LayerId};
 use rollout::failure::{Failure, Status};
-use rollout::outcome::{Artifact, Outcome, Times};
+use rollout::outcome::{Artifact, Outcome, Parked, StoredLog, Times};
 use rollout::plan::RetainPlan;
 use rollout::state::{GroupClosedAs, JobState};
 use rollout::{
@@ -41,6 +41,8 @@ struct Job {
     id: JobId,
     attempts: u32,
     open: Option<Attempt>,
+    /// Of its session, when it was parked last.
+    log: Option<String>,
     /// The last one, and those before it that a sandbox was started from.
     checkpoints: Vec<Taken>,
 }
@@ -104,12 +106,14 @@ impl World {
     }
 
     fn unname(&mut self, checkpoint: &Checkpoint) {
-        for layer in &checkpoint.layers {
-            let times = self.named.get_mut(&layer.blob).unwrap();
-            *times -= 1;
-            if *times == 0 {
-                self.named.remove(&layer.blob);
-            }
+        checkpoint.layers.iter().for_each(|layer| self.unname_one(&layer.blob));
+    }
+
+    fn unname_one(&mut self, blob: &str) {
+        let times = self.named.get_mut(blob).unwrap();
+        *times -= 1;
+        if *times == 0 {
+            self.named.remove(blob);
         }
     }
 
@@ -158,7 +162,7 @@ impl World {
         let admitted = Record::GroupsAdmitted { job: id, first: 0, count: 1 };
         self.commit(Batch { new_jobs: vec![new_job], records: vec![admitted], ..Batch::default() }).await;
         self.name(&blob);
-        self.jobs.push(Job { id, attempts: 0, open: None, checkpoints: Vec::new() });
+        self.jobs.push(Job { id, attempts: 0, open: None, log: None, checkpoints: Vec::new() });
     }
 
     fn rollout(job: JobId) -> RolloutId {
@@ -196,10 +200,11 @@ impl World {
     /// Names some of what it stored as outputs, some as a layer over its base, and some never.
     async fn end(&mut self, at: usize) {
         let Some(Attempt { id, stored, base }) = self.jobs[at].open.take() else { return };
-        let (mut artifacts, mut layers) =
-            (Vec::new(), base.map_or_else(Vec::new, |base| base.layers.clone()));
+        let (mut log, mut artifacts, mut layers) =
+            (None, Vec::new(), base.map_or_else(Vec::new, |base| base.layers.clone()));
         for blob in stored {
-            match self.rng.random_range(0..3) {
+            match self.rng.random_range(0..4) {
+                3 => log = Some(blob),
                 0 => artifacts.push(blob),
                 1 if layers.len() < 4 => layers.push(Layer {
                     id: LayerId::from_bytes([7; 32]),
@@ -219,6 +224,21 @@ impl World {
                 size: Bytes(1),
                 sha256: blob.clone(),
             });
+        }
+        if let Some(log) = log {
+            self.name(&log);
+            // A log goes on after the one before it, so that is named no more.
+            if let Some(old) = self.jobs[at].log.replace(log.clone()) {
+                self.unname_one(&old);
+            }
+            outcome.parked = Some(Box::new(Parked {
+                log: Some(StoredLog { sha256: log, size: Bytes(1) }),
+                claim: None,
+                ran: Millis(0),
+                time_left: Millis(1),
+                idle_left: Millis(1),
+                version: 1,
+            }));
         }
         let mut records = vec![Record::AttemptEnded {
             attempt: id,
@@ -281,6 +301,9 @@ impl World {
         self.commit(Batch { records, sealed: vec![group], ..Batch::default() }).await;
         for taken in &job.checkpoints {
             self.unname(&taken.checkpoint);
+        }
+        if let Some(log) = &job.log {
+            self.unname_one(log);
         }
     }
 

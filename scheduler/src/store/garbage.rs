@@ -4,6 +4,7 @@ use futures::TryStreamExt;
 use prost::Message;
 use rollout::{JobId, Timestamp};
 use rollout_wire::v1;
+use sqlx::sqlite::SqliteRow;
 use sqlx::{Sqlite, Transaction};
 
 use super::checkpoints::{self, Taken};
@@ -105,13 +106,11 @@ impl Reads {
                 named(row::text(&row, "files", "sha256", &"any")?, Root::Stored);
             }
         }
+        logs_of_parked(&mut books, &mut named).await?;
         let mut outcomes = sqlx::query(statement!("common/all_outcomes")).fetch(&mut *books);
         while let Some(row) = outcomes.try_next().await.map_err(failed("reading outcomes"))? {
             let job = row::text(&row, "attempts", "job", &"any")?.to_owned();
-            let bytes: &[u8] = sqlx::Row::try_get(&row, "outcome")
-                .map_err(|error| row::wrong("attempts", "outcome", &job, error))?;
-            let outcome =
-                v1::Outcome::decode(bytes).map_err(|error| row::wrong("attempts", "outcome", &job, error))?;
+            let outcome = outcome(&row, &job)?;
             let captured = [&outcome.stdout, &outcome.stderr].into_iter().flatten();
             let captured = captured.filter_map(|captured| captured.sha256.as_deref());
             let artifacts = outcome.artifacts.iter().map(|artifact| artifact.sha256.as_str());
@@ -119,6 +118,40 @@ impl Reads {
         }
         Ok(Marked { oldest_open_at: oldest.map(Timestamp), jobs })
     }
+}
+
+fn outcome(row: &SqliteRow, job: &str) -> Result<v1::Outcome, Error> {
+    let bytes: &[u8] =
+        sqlx::Row::try_get(row, "outcome").map_err(|error| row::wrong("attempts", "outcome", &job, error))?;
+    v1::Outcome::decode(bytes).map_err(|error| row::wrong("attempts", "outcome", &job, error))
+}
+
+/// What parked sessions go on with: of each the last one, which has all that those before it have.
+async fn logs_of_parked(
+    books: &mut Transaction<'_, Sqlite>,
+    named: &mut (impl FnMut(&str, Root) + Send),
+) -> Result<(), Error> {
+    let mut rows = sqlx::query(statement!("common/open_outcomes")).fetch(&mut **books);
+    let mut last = None;
+    while let Some(row) = rows.try_next().await.map_err(failed("reading parked sessions"))? {
+        let job = row::text(&row, "attempts", "job", &"any")?.to_owned();
+        let Some(parked) = outcome(&row, &job)?.parked else { continue };
+        let number = |column| row::signed(&row, "attempts", column, &job);
+        let of_step = (number("group_index")?, number("sample")?, number("refill")?, number("step")?);
+        let key = (job.clone(), of_step);
+        if let Some((_, Some(log))) = last.take_if(|(of, _)| *of != key) {
+            name_log(log, named);
+        }
+        last = Some((key, parked.log));
+    }
+    if let Some((_, Some(log))) = last {
+        name_log(log, named);
+    }
+    Ok(())
+}
+
+fn name_log(log: v1::StoredLog, named: &mut impl FnMut(&str, Root)) {
+    named(&log.sha256, Root::Stored);
 }
 
 async fn layers(
