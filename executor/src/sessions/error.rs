@@ -72,7 +72,7 @@ codes! {
     VersionConflict "version_conflict" Aborted "look at it again";
     /// It is being parked, or is; the scheduler brings it back.
     SandboxParked "sandbox_parked" Unavailable "call again through the scheduler, which brings it back";
-    /// Its files cannot be saved, or a later step needs this very sandbox.
+    /// Its files cannot be saved, or something else keeps it on its node.
     NotParkable "not_parkable" FailedPrecondition "pause it without `park`: its processes stop, and it stays on its node";
     /// A reward in a job that has a grader.
     RewardNotTaken "reward_not_taken" FailedPrecondition "leave the reward to the grader, or the grader out of the job";

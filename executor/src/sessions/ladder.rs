@@ -20,6 +20,8 @@ const FREEZE_TIMEOUT: Duration = Duration::from_secs(10);
 /// For memory to be given back. What is not by then stays where it is.
 const RECLAIM_TIMEOUT: Duration = Duration::from_secs(30);
 
+/// Of the log of a session that is parked: each time it is sent to the blob store and fetched from there.
+const PARKED_LOG_BYTES_MAX: u64 = 64 << 20;
 /// Attempts of one session: it is not parked again after so many.
 const PARKS_MAX: u32 = 256;
 
@@ -85,6 +87,13 @@ impl Ladder {
     }
 }
 
+/// What came of going down.
+struct Down {
+    reply: v1::LifecycleReply,
+    /// It ran until this call.
+    froze: bool,
+}
+
 fn failed(what: &str, error: &std::io::Error) -> Refusal {
     Refusal::new(SandboxCode::StartFailed, format!("{what}: {error}"))
 }
@@ -92,15 +101,11 @@ fn failed(what: &str, error: &std::io::Error) -> Refusal {
 impl Live {
     /// Down, as far as it goes here; one that is down already stays where it is.
     pub(super) async fn pause(self: &Arc<Self>, version: Option<u64>) -> Result<v1::LifecycleReply, Refusal> {
-        self.down(version, None).await
+        self.down(version, None).await.map(|down| down.reply)
     }
 
     /// `after`: only if nobody called for so long.
-    async fn down(
-        self: &Arc<Self>,
-        version: Option<u64>,
-        after: Option<Duration>,
-    ) -> Result<v1::LifecycleReply, Refusal> {
+    async fn down(self: &Arc<Self>, version: Option<u64>, after: Option<Duration>) -> Result<Down, Refusal> {
         let mut woken = std::pin::pin!(self.woken.notified());
         let (lent, reached) = {
             let _no_start = self.starts.write().await;
@@ -108,7 +113,7 @@ impl Live {
             ladder.check(version)?;
             // Whoever calls from here on waits for the ladder, and wakes it.
             if ladder.rung != Rung::Running || after.is_some_and(|after| self.idle() < after) {
-                return Ok(ladder.reply());
+                return Ok(Down { reply: ladder.reply(), froze: false });
             }
             let lent = self.lend_as_it_is().await?;
             let driven = lent.driven()?;
@@ -142,7 +147,7 @@ impl Live {
             Ok(Err(error)) => tracing::warn!(sandbox = %self.id(), %error, "no memory taken back"),
             Err(_) => tracing::warn!(sandbox = %self.id(), "its memory is not taken back in time"),
         }
-        Ok(ladder.reply())
+        Ok(Down { reply: ladder.reply(), froze: true })
     }
 
     pub(super) async fn resume(
@@ -179,28 +184,72 @@ impl Live {
         self.ladder.try_lock().is_ok_and(|ladder| match ladder.rung {
             Rung::Running => true,
             Rung::Frozen | Rung::Reclaimed => {
-                idle.mode == IdleMode::Checkpoint && ladder.unparkable != Some(ladder.version)
+                idle.mode == IdleMode::Checkpoint
+                    && ladder.unparkable != Some(ladder.version)
+                    && self.may_leave().is_ok()
             }
             Rung::Parked => false,
         })
     }
 
+    /// What keeps it on its node whatever its files are like.
+    fn may_leave(&self) -> Result<(), Refusal> {
+        let refused = |words: String| Err(Refusal::new(SandboxCode::NotParkable, words));
+        if self.serves_others {
+            let words = "a later step goes on in this very sandbox, so it is frozen and not parked";
+            return refused(words.to_owned());
+        }
+        // Its deadlines may end it while it is parked, and nobody could collect them then.
+        if !self.step.outputs.is_empty() {
+            let words =
+                "its step declares outputs, which are collected on its node, so it is frozen and not parked";
+            return refused(words.to_owned());
+        }
+        if self.at.attempt.attempt >= PARKS_MAX {
+            return refused(format!("it was begun {PARKS_MAX} times (PARKS_MAX), and each costs a row"));
+        }
+        let log = self.log.bytes();
+        if log > PARKED_LOG_BYTES_MAX {
+            let words =
+                format!("its log of {log} bytes is above {PARKED_LOG_BYTES_MAX} (PARKED_LOG_BYTES_MAX)");
+            return refused(words);
+        }
+        Ok(())
+    }
+
     /// All the way down: it stands still, its files and its log are stored, and its runner ends it. A call
-    /// that comes meanwhile goes first, and this is refused.
+    /// that comes meanwhile goes first, and this is refused. Refused, it is as it was before; only one that
+    /// nobody called for (`after`) and that cannot be parked stays frozen.
     pub(super) async fn leave(
         self: &Arc<Self>,
         version: Option<u64>,
         after: Option<Duration>,
     ) -> Result<v1::LifecycleReply, Refusal> {
-        if self.serves_others {
-            let words = "a later step goes on in this very sandbox, so it is frozen and not parked";
-            return Err(Refusal::new(SandboxCode::NotParkable, words));
+        self.may_leave()?;
+        if self.is_called() {
+            let words = "a call is in progress, and it is not parked under it";
+            return Err(Refusal::new(SandboxCode::VersionConflict, words));
         }
-        if self.at.attempt.attempt >= PARKS_MAX {
-            let words = format!("it was begun {PARKS_MAX} times (PARKS_MAX), and each costs a row");
-            return Err(Refusal::new(SandboxCode::NotParkable, words));
+        let down = self.down(version, after).await?;
+        let left = self.leave_from(down.reply.version, after).await;
+        let stays = |refusal: &Refusal| after.is_some() && refusal.code != SandboxCode::VersionConflict;
+        if let Err(refusal) = &left
+            && down.froze
+            && !stays(refusal)
+        {
+            // Of another version: somebody else did something with it since.
+            if let Err(other) = self.resume(Some(down.reply.version)).await {
+                tracing::debug!(sandbox = %self.id(), problem = other.message, "not resumed after all");
+            }
         }
-        let reached = self.down(version, after).await?.version;
+        left
+    }
+
+    async fn leave_from(
+        self: &Arc<Self>,
+        reached: u64,
+        after: Option<Duration>,
+    ) -> Result<v1::LifecycleReply, Refusal> {
         if after.is_some() && self.ladder.lock().await.rung == Rung::Running {
             return Err(Refusal::new(SandboxCode::VersionConflict, "it is not idle any more"));
         }
@@ -236,10 +285,10 @@ impl Live {
             return;
         }
         let goes_far = self.step.idle.is_some_and(|idle| idle.mode == IdleMode::Checkpoint);
-        let down = if goes_far && !self.serves_others {
-            self.leave(None, Some(after)).await
+        let down = if goes_far && self.may_leave().is_ok() {
+            self.leave(None, Some(after)).await.map(drop)
         } else {
-            self.down(None, Some(after)).await
+            self.down(None, Some(after)).await.map(drop)
         };
         if let Err(refusal) = down {
             tracing::debug!(sandbox = %self.id(), problem = refusal.message, "not paused");

@@ -188,6 +188,11 @@ impl ActionLog {
         lock(&self.index).by_ordinal.len() as u64
     }
 
+    /// With what is not in the file yet.
+    pub fn bytes(&self) -> u64 {
+        lock(&self.index).end
+    }
+
     /// How often the file was synced.
     #[cfg(test)]
     fn syncs(&self) -> u64 {

@@ -2,10 +2,11 @@
 
 use std::time::Duration;
 
-use rollout_wire::v1::{self, forward_input, forward_output};
+use rollout_wire::v1::{self, command, forward_input, forward_output};
 
 use crate::driver::{Driven, Lab, code, failure, in_shell, session, shell};
 use crate::exec::{ECHO, Exec, Forward, start};
+use crate::yard::output;
 
 crate::sessions![
     a_paused_sandbox_goes_on_at_the_next_call,
@@ -15,6 +16,9 @@ crate::sessions![
     the_timeout_of_one_that_was_parked_has_gone_on,
     a_sandbox_nobody_calls_is_paused_by_itself,
     forwarded_bytes_and_streams_are_no_silence,
+    calls_are_told_that_it_is_parked_until_the_scheduler_knows,
+    what_is_not_parked_after_all_goes_on,
+    what_it_ran_before_it_was_parked_is_told_once,
 ];
 
 async fn pause(driven: &Driven, version: Option<u64>) -> Result<v1::LifecycleReply, tonic::Status> {
@@ -24,6 +28,12 @@ async fn pause(driven: &Driven, version: Option<u64>) -> Result<v1::LifecycleRep
         version,
         park: false,
     };
+    driven.client.clone().pause(request).await.map(tonic::Response::into_inner)
+}
+
+async fn park(driven: &Driven) -> Result<v1::LifecycleReply, tonic::Status> {
+    let (sandbox, claim) = (driven.name.clone(), driven.claim.clone());
+    let request = v1::PauseSandboxRequest { sandbox, claim, version: None, park: true };
     driven.client.clone().pause(request).await.map(tonic::Response::into_inner)
 }
 
@@ -196,4 +206,67 @@ async fn forwarded_bytes_and_streams_are_no_silence(lab: &mut Lab) {
     assert_eq!(exec.rest().await.0, b"done\n", "somebody waits for it");
     assert!(sandbox.act("late", shell("true")).await.is_ok());
     lab.yard.ended().await;
+}
+
+async fn calls_are_told_that_it_is_parked_until_the_scheduler_knows(lab: &mut Lab) {
+    lab.yard.set_acknowledges_ends(false);
+    let session = lab.session_with(|_| {}).await;
+    session.said("one", "echo one > f; echo one").await;
+    assert_eq!(park(&session).await.unwrap().rung, "parked");
+    let told = async |session: &Driven| {
+        let mut client = session.client.clone();
+        let list = v1::ListActionsRequest { sandbox: session.name.clone(), ..Default::default() };
+        let acted = session.act("two", shell("true")).await.map(drop);
+        let listed = client.list_actions(list).await.map(drop);
+        [acted, session.stat("f").await.map(drop), listed].map(|told| code(&told.unwrap_err()).to_owned())
+    };
+    assert_eq!(told(&session).await[..2], ["sandbox_parked", "sandbox_parked"]);
+    let ended = lab.yard.ended().await;
+    let log = ended.outcome.unwrap().parked.unwrap().log.unwrap();
+    // Its sandbox is gone. Its log stays until the scheduler has the name of the blob.
+    assert_eq!(told(&session).await, ["sandbox_parked"; 3]);
+    let logs = || std::fs::read_dir(lab.yard.config.data_dir.join("actions")).unwrap().count();
+    assert_eq!((logs(), log.size > 0), (1, true));
+    let ack = v1::EndedAck { attempt: ended.attempt, generation: ended.generation };
+    lab.yard.send(command::Kind::EndedAck(ack)).await;
+    while logs() > 0 {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    assert_eq!(told(&session).await, ["not_found"; 3]);
+    lab.yard.set_acknowledges_ends(true);
+}
+
+async fn what_is_not_parked_after_all_goes_on(lab: &mut Lab) {
+    let sandbox = lab.sandbox().await;
+    let called = sandbox.clone();
+    let long = tokio::spawn(async move { called.said("long", "echo > up; sleep 1; echo long").await });
+    while sandbox.stat("up").await.is_err() {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    assert_eq!(code(&park(&sandbox).await.unwrap_err()), "version_conflict");
+    assert!(!stands_still(lab));
+    assert_eq!(long.await.unwrap(), "long");
+    lab.finish(&sandbox).await;
+
+    let outputs = vec![output("out", v1::output::Source::Path("out".to_owned()), 100)];
+    let sandbox = lab.sandbox_with(|step| step.outputs = outputs).await;
+    let refused = park(&sandbox).await.unwrap_err();
+    assert_eq!(code(&refused), "not_parkable", "{refused:?}");
+    assert!(refused.message().contains("outputs") && !stands_still(lab), "{refused:?}");
+    sandbox.said("out", "echo > out; echo").await;
+    lab.finish(&sandbox).await;
+}
+
+async fn what_it_ran_before_it_was_parked_is_told_once(lab: &mut Lab) {
+    let mut order = session(lab.sample());
+    order.step.as_mut().unwrap().session.as_mut().unwrap().unclaimed = true;
+    let before = 100_000;
+    let parked =
+        v1::Parked { ran_ms: before, time_left_ms: 60_000, idle_left_ms: 60_000, ..Default::default() };
+    order.parked = Some(parked);
+    let sandbox = lab.started(order, "").await;
+    assert_eq!(park(&sandbox).await.unwrap().rung, "parked");
+    let outcome = lab.yard.ended().await.outcome.unwrap();
+    assert!(outcome.parked.unwrap().ran_ms >= before, "all of it counts in its timeout");
+    assert!(outcome.times.unwrap().run_ms.unwrap() < before, "and each stretch once");
 }
