@@ -27,10 +27,10 @@ pub struct PressureBounds {
     pub available_low: Bytes,
     /// And again at ease only with as much as this.
     pub available_ok: Bytes,
-    /// Pressed while tasks stall for memory for so many hundredths of a percent of the time (`some
-    /// avg10` of the kernel).
+    /// With less than `available_ok`, pressed while tasks stall for memory for so many hundredths of a percent
+    /// of the time (`some avg10` of the kernel). With more than that, what stalls is one sandbox at its own
+    /// limit, and the others would gain it nothing.
     pub stall_high: u32,
-    pub stall_ok: u32,
     /// Sandboxes taken down at one look, a second apart.
     pub per_look_max: usize,
 }
@@ -41,7 +41,6 @@ impl Default for PressureBounds {
             available_low: Bytes(1 << 30),
             available_ok: Bytes(3 << 29),
             stall_high: 1_000,
-            stall_ok: 300,
             per_look_max: 16,
         }
     }
@@ -65,12 +64,8 @@ struct Candidate {
 
 /// Between the two marks a node stays what it was.
 fn is_pressed(was: bool, level: Level, bounds: &PressureBounds) -> bool {
-    let stalls = |from: u32| level.stall.is_some_and(|stall| stall >= from);
-    if was {
-        level.available < bounds.available_ok || stalls(bounds.stall_ok)
-    } else {
-        level.available < bounds.available_low || stalls(bounds.stall_high)
-    }
+    let stalls = level.stall.is_some_and(|stall| stall >= bounds.stall_high);
+    level.available < bounds.available_low || (level.available < bounds.available_ok && (was || stalls))
 }
 
 /// Whom to take down now, first first.
@@ -152,7 +147,6 @@ mod tests {
             available_low: Bytes(10),
             available_ok: Bytes(20),
             stall_high: 1000,
-            stall_ok: 300,
             per_look_max: 2,
         };
         for (was, available, stall, pressed) in [
@@ -160,10 +154,11 @@ mod tests {
             (false, 9, None, true),
             (true, 10, None, true),
             (true, 19, Some(0), true),
-            (true, 20, Some(299), false),
-            (false, 99, Some(999), false),
-            (false, 99, Some(1000), true),
-            (true, 99, Some(300), true),
+            (false, 19, Some(999), false),
+            (false, 19, Some(1000), true),
+            // One sandbox thrashes at its own limit, and the node has plenty.
+            (false, 20, Some(9999), false),
+            (true, 20, Some(9999), false),
             (true, 99, None, false),
         ] {
             let level = Level { available: Bytes(available), stall };
