@@ -6,7 +6,7 @@ use crate::lab::{Done, Held, Lab, said, stays};
 
 crate::cases![
     "04" a_process_holds_three_descriptors_however_late_it_starts,
-    "04" an_idle_sandbox_costs_the_executor_one_descriptor_and_its_keeper_two,
+    "04" an_idle_sandbox_costs_the_executor_one_descriptor_and_its_keeper_three,
 ];
 
 async fn audit(lab: &Lab, sandbox: &Held, user: &str) {
@@ -51,7 +51,7 @@ async fn a_process_holds_three_descriptors_however_late_it_starts(lab: &Lab) -> 
     Ok(())
 }
 
-async fn an_idle_sandbox_costs_the_executor_one_descriptor_and_its_keeper_two(lab: &Lab) -> Done {
+async fn an_idle_sandbox_costs_the_executor_one_descriptor_and_its_keeper_three(lab: &Lab) -> Done {
     let executor = std::process::id().cast_signed();
     let [broker, keeper] = ["rollyard-broker", "rollyard-keeper"].map(|name| {
         let named = tests::census::children(executor)
@@ -71,8 +71,8 @@ async fn an_idle_sandbox_costs_the_executor_one_descriptor_and_its_keeper_two(la
         assert!(sandbox.open_file("/etc/passwd").await.unwrap().is_some());
         assert!(sandbox.stats().await.disk_size.is_some());
         held.push(sandbox);
-        let expected = [before[0] + made, before[1], before[2] + 2 * made];
-        crate::lab::until("one in the executor, none in the broker, two in a keeper", || all() == expected)
+        let expected = [before[0] + made, before[1], before[2] + 3 * made];
+        crate::lab::until("one in the executor, none in the broker, three in a keeper", || all() == expected)
             .await;
     }
     for sandbox in held {
