@@ -10,11 +10,12 @@ use tokio::time::Instant;
 
 use crate::api::{ApiCode, ApiError, SandboxesService, whereabouts};
 use crate::inbox::Input;
+use crate::store::AttemptRow;
 
 /// For a parked sandbox to be back.
 pub const THAW_TIMEOUT: Duration = Duration::from_secs(60);
-/// Answers of one node that it is not there while by the books it is: what is parked there is told soon.
-const SAME_NODE_TRIES_MAX: u32 = 20;
+/// Answers of one node that it has it no more while by the books it runs there: it may have come back since.
+const GONE_TRIES_MAX: u32 = 1;
 /// Between two looks, at first and at most.
 const LOOK_FIRST: Duration = Duration::from_millis(10);
 const LOOK_MAX: Duration = Duration::from_millis(200);
@@ -50,13 +51,21 @@ impl<'a> Search<'a> {
 
     /// Where to send the call after `node` said `code`, or nothing. None: what it said stands.
     pub async fn next(&mut self, node: &NodeId, code: Option<&str>) -> Result<Option<NodeId>, ApiError> {
-        match whereabouts(self.service, self.id).await? {
+        let found = whereabouts(self.service, self.id).await?;
+        // A name that was never its own finds nothing, wherever it is.
+        if found != Whereabouts::Over && code != Some(PARKED) && !self.was_parked_at(node).await? {
+            return Ok(None);
+        }
+        match found {
             Whereabouts::Parked | Whereabouts::Thaws => self.back().await.map(Some),
             Whereabouts::Runs(at) if at != *node => Ok(Some(at)),
-            // The end of its sandbox is on its way here, or it has come back meanwhile.
-            Whereabouts::Runs(at) if code == Some(PARKED) && self.same_node < SAME_NODE_TRIES_MAX => {
-                self.same_node += 1;
+            // Its sandbox is being destroyed, or the end of it is on its way here.
+            Whereabouts::Runs(at) if code == Some(PARKED) && Instant::now() < self.until => {
                 tokio::time::sleep(LOOK_MAX).await;
+                Ok(Some(at))
+            }
+            Whereabouts::Runs(at) if code.is_some() && self.same_node < GONE_TRIES_MAX => {
+                self.same_node += 1;
                 Ok(Some(at))
             }
             // What was parked left no record on its node: that it was there is in the books.
@@ -66,6 +75,25 @@ impl<'a> Search<'a> {
             }
             _ => Ok(None),
         }
+    }
+
+    /// Whether the sandbox was parked on this node, and everything since then went on from that. A node that
+    /// the books named needs no such proof.
+    async fn was_parked_at(&self, node: &NodeId) -> Result<bool, ApiError> {
+        if self.id.node.as_ref() != Some(node) {
+            return Ok(true);
+        }
+        let attempts = self.service.jobs.reads.attempts(self.id.rollout).await?;
+        let of_step: Vec<_> = attempts.iter().filter(|tried| tried.attempt.step == self.id.step).collect();
+        let is_parked = |tried: &AttemptRow| tried.outcome.as_ref().is_some_and(|o| o.parked.is_some());
+        let was_here = |tried: &&AttemptRow| tried.node == *node && is_parked(tried);
+        let Some(parked) = of_step.iter().rposition(was_here) else { return Ok(false) };
+        // One that was never ready, or has not ended, began nothing anew.
+        let goes_on =
+            |tried: &&AttemptRow| is_parked(tried) || tried.started_at.is_none() || tried.outcome.is_none();
+        // After one that ran and was not parked, whatever runs is another session.
+        let behind = of_step.get(parked + 1..).unwrap_or_default();
+        Ok(behind.iter().all(goes_on))
     }
 
     /// Asks for it, and waits until it runs.
