@@ -65,7 +65,7 @@ pub struct StoredLog {
     pub size: Bytes,
 }
 
-/// A claim as it was: its time does not go on.
+/// A claim as it was when its session was parked. It lapses `ttl` later, if no call came.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ParkedClaim {
     pub driver: String,

@@ -19,6 +19,7 @@ mod garbage;
 mod health;
 mod inbox;
 mod jobs;
+mod lapse;
 mod link;
 mod listener;
 mod lock;
