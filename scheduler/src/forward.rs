@@ -8,6 +8,7 @@
 mod body;
 mod channels;
 mod first;
+mod moved;
 mod search;
 
 use std::sync::{Arc, OnceLock};
@@ -28,6 +29,7 @@ pub(crate) use channels::Channels;
 use crate::api::{ApiCode, ApiError, SandboxesService, whereabouts};
 use body::{Answer, Replay};
 use first::{FirstError, Place};
+use moved::Moved;
 use search::{NOT_HERE, Search};
 
 /// Calls under way to nodes at once.
@@ -59,6 +61,7 @@ pub(crate) struct Forwards {
     places: Arc<Semaphore>,
     /// Room for calls that may have to be sent again, in KiB.
     kept: Arc<Semaphore>,
+    moved: Moved,
     /// How long the first message may take to come.
     stall: Duration,
 }
@@ -66,7 +69,13 @@ pub(crate) struct Forwards {
 impl Forwards {
     pub(crate) fn new(service: SandboxesService, stall: Duration) -> Self {
         let places = Arc::new(Semaphore::new(FORWARDED_CALLS_MAX as usize));
-        Self { service, places, kept: Arc::new(Semaphore::new(body::KEPT_KIB_MAX)), stall }
+        Self {
+            service,
+            places,
+            kept: Arc::new(Semaphore::new(body::KEPT_KIB_MAX)),
+            moved: Moved::default(),
+            stall,
+        }
     }
 
     /// Whether nodes answer this call.
@@ -114,7 +123,7 @@ impl Forwards {
             first.sandbox.parse().map_err(|_| refused(ApiError::not_found("sandbox", &first.sandbox)))?;
         let broken = Arc::new(OnceLock::new());
         let call = Replay::new(first.frames, body, self.kept.clone(), broken.clone());
-        let mut search = Search::new(&self.service, &id, method);
+        let mut search = Search::new(&self.service, &self.moved, &id, method);
         let mut node = search.first().await.map_err(refused)?;
         loop {
             let channel = match self.service.channels.to(&node) {

@@ -8,6 +8,7 @@ use scheduler_core::sessions::Whereabouts;
 use scheduler_core::{Event, ExplainTarget};
 use tokio::time::Instant;
 
+use super::moved::Moved;
 use crate::api::{ApiCode, ApiError, SandboxesService, whereabouts};
 use crate::inbox::Input;
 use crate::store::AttemptRow;
@@ -26,6 +27,7 @@ const NOT_FOUND: &str = "not_found";
 
 pub(super) struct Search<'a> {
     service: &'a SandboxesService,
+    moved: &'a Moved,
     id: &'a SandboxId,
     /// Of a pause: what is parked already is not brought back for it.
     pauses: bool,
@@ -34,14 +36,21 @@ pub(super) struct Search<'a> {
 }
 
 impl<'a> Search<'a> {
-    pub fn new(service: &'a SandboxesService, id: &'a SandboxId, method: &str) -> Self {
-        Self { service, id, pauses: method == "Pause", until: Instant::now() + THAW_TIMEOUT, same_node: 0 }
+    pub fn new(service: &'a SandboxesService, moved: &'a Moved, id: &'a SandboxId, method: &str) -> Self {
+        Self {
+            service,
+            moved,
+            id,
+            pauses: method == "Pause",
+            until: Instant::now() + THAW_TIMEOUT,
+            same_node: 0,
+        }
     }
 
     /// As the name says, or by the books.
     pub async fn first(&mut self) -> Result<NodeId, ApiError> {
         if let Some(node) = &self.id.node {
-            return Ok(node.clone());
+            return Ok(self.moved.node_of(self.id).unwrap_or_else(|| node.clone()));
         }
         match whereabouts(self.service, self.id).await? {
             Whereabouts::Parked | Whereabouts::Thaws => self.back().await,
@@ -51,6 +60,14 @@ impl<'a> Search<'a> {
 
     /// Where to send the call after `node` said `code`, or nothing. None: what it said stands.
     pub async fn next(&mut self, node: &NodeId, code: Option<&str>) -> Result<Option<NodeId>, ApiError> {
+        let next = self.look(node, code).await?;
+        if let Some(next) = &next {
+            self.moved.found(self.id, next);
+        }
+        Ok(next)
+    }
+
+    async fn look(&mut self, node: &NodeId, code: Option<&str>) -> Result<Option<NodeId>, ApiError> {
         let found = whereabouts(self.service, self.id).await?;
         // A name that was never its own finds nothing, wherever it is.
         if found != Whereabouts::Over && code != Some(PARKED) && !self.was_parked_at(node).await? {
