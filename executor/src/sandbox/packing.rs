@@ -68,6 +68,10 @@ impl<'a> Frozen<'a> {
         if !stands_still(tree, id, until).await.map_err(PackError::Freeze)? {
             return Err(PackError::TooSlow { what: "its processes did not stand still", within });
         }
+        // A walk that is over when it is first looked at would be taken, however late.
+        if Instant::now() >= until {
+            return Err(PackError::TooSlow { what: "its processes stood still too late to pack", within });
+        }
         Ok(frozen)
     }
 }

@@ -140,17 +140,17 @@ async fn logs_of_parked(
         let of_step = (number("group_index")?, number("sample")?, number("refill")?, number("step")?);
         let key = (job.clone(), of_step);
         if let Some((_, Some(log))) = last.take_if(|(of, _)| *of != key) {
-            name_log(log, named);
+            name_log(&log, named);
         }
         last = Some((key, parked.log));
     }
     if let Some((_, Some(log))) = last {
-        name_log(log, named);
+        name_log(&log, named);
     }
     Ok(())
 }
 
-fn name_log(log: v1::StoredLog, named: &mut impl FnMut(&str, Root)) {
+fn name_log(log: &v1::StoredLog, named: &mut impl FnMut(&str, Root)) {
     named(&log.sha256, Root::Stored);
 }
 
