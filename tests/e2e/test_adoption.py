@@ -229,6 +229,7 @@ def test_a_sandbox_of_a_client_serves_again_with_its_files(nodes):
     with ry.Client(nodes.yard.socket, start=False) as client:
         sandbox = client.sandbox(memory="32Mi", disk_limit="16Mi", cpu="10m", timeout=300)
         sandbox.run("echo before > f")
+        before = sandbox.pause().version
         nodes.kill()
         nodes.start()
 
@@ -241,5 +242,6 @@ def test_a_sandbox_of_a_client_serves_again_with_its_files(nodes):
 
         assert lab.wait_until(reads, "it serves again") == b"before\n"
         assert "taken over" in nodes.logs()
+        assert sandbox.pause().version > before, "a version is never told of two states"
         assert sandbox.run("cat f; echo after >> f; cat f").text == "before\nbefore\nafter\n"
         assert sandbox.kill()

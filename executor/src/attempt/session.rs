@@ -114,6 +114,7 @@ impl Session<'_> {
             log,
             saved,
             parked: self.order.parked.clone(),
+            adopted: self.begun.is_some().then(boot_now),
             serves_others: self.order.keep,
         };
         let entered = sessions.enter(parts, sandbox);
@@ -129,13 +130,12 @@ impl Session<'_> {
         };
         let stretch = elapsed(began);
         let run = Millis(self.ran_before().0.saturating_add(stretch.0));
-        if let Ended::Parked(leaving) = ended {
-            let idle = live.idle();
-            return self
-                .leave(entered, leaving, idle, (meter, started_at, run, stretch, boot), saves, progress)
-                .await;
-        }
         let (end, kill, reward) = match ended {
+            Ended::Parked(leaving) => {
+                let idle = live.idle();
+                let ran = (meter, started_at, run, stretch, boot);
+                return self.leave(entered, leaving, idle, ran, saves, progress).await;
+            }
             Ended::Killed(kill) => (SessionEnd::Finished, Some(kill), None),
             Ended::Session(end) => (end, None, None),
             Ended::Called(Ending::Finished { reward }) => (SessionEnd::Finished, None, reward),
@@ -143,8 +143,6 @@ impl Session<'_> {
             Ended::Called(Ending::ActionsSpent { actions }) => {
                 (SessionEnd::ActionsSpent { actions }, None, None)
             }
-            // It went another way.
-            Ended::Parked(_) => (SessionEnd::Finished, None, None),
         };
         progress(Progress::Phase(Phase::Collecting { started_at }));
         let mut sandbox = live.close().await;

@@ -4,10 +4,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use rollout::Bytes;
 use rollout::checkpoint::Checkpoint;
 use rollout::outcome::{Parked, StoredLog};
 use rollout::plan::IdleMode;
+use rollout::{BootTime, Bytes};
 use rollout_wire::v1;
 use tokio::time::timeout;
 
@@ -58,9 +58,12 @@ pub(super) struct Ladder {
 }
 
 impl Ladder {
-    /// Of a session that goes on where it was parked.
-    pub(super) fn after(parked: Option<&Parked>) -> Self {
-        Self { version: parked.map_or(0, |parked| parked.version + 1), ..Self::default() }
+    /// Of a session that goes on where it was parked, or at `adopted` from another executor: its versions
+    /// are above every one that was told before. The time since boot, in microseconds, grows faster than
+    /// anything is paused and resumed.
+    pub(super) fn after(parked: Option<&Parked>, adopted: Option<BootTime>) -> Self {
+        let parked = parked.map_or(0, |parked| parked.version + 1);
+        Self { version: parked.saturating_add(adopted.map_or(0, |at| at.0)), ..Self::default() }
     }
 
     fn step(&mut self, rung: Rung, reclaimed: Bytes) {

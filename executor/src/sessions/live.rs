@@ -10,7 +10,7 @@ use std::time::Duration;
 use rollout::checkpoint::{Checkpoint, Layer};
 use rollout::outcome::{Parked, ParkedClaim, StoredLog};
 use rollout::plan::{ResolvedStep, SessionPlan};
-use rollout::{Bytes, NodeId, SandboxId};
+use rollout::{BootTime, Bytes, NodeId, SandboxId};
 use rollout_wire::v1;
 use tokio::sync::{
     Mutex as AsyncMutex, Notify, OwnedRwLockReadGuard, OwnedSemaphorePermit, RwLock, Semaphore, mpsc, watch,
@@ -64,6 +64,8 @@ pub(crate) struct Parts {
     pub saved: mpsc::Sender<Checkpoint>,
     /// It goes on where it was parked.
     pub parked: Option<Parked>,
+    /// When this executor took it over from one that was killed.
+    pub adopted: Option<BootTime>,
     /// A later step goes on in its sandbox.
     pub serves_others: bool,
 }
@@ -179,7 +181,8 @@ impl Lent {
 
 impl Live {
     pub fn new(parts: Parts, sandbox: Box<dyn Sandbox>) -> Arc<Self> {
-        let Parts { at, node, step, plan, env, dir, tools, log, saved, parked, serves_others } = parts;
+        let Parts { at, node, step, plan, env, dir, tools, log, saved, parked, adopted, serves_others } =
+            parts;
         // What it was when an executor was killed is newer than what it was parked with.
         let claim = read_claim(&dir).or_else(|| parked.as_ref().and_then(|parked| parked.claim.clone()));
         let claim = claim.map_or_else(Claim::default, |claim| Claim::restored(&claim, Instant::now()));
@@ -194,7 +197,7 @@ impl Live {
             tools,
             log: Arc::new(log),
             shells: Shells::default(),
-            ladder: AsyncMutex::new(Ladder::after(parked.as_ref())),
+            ladder: AsyncMutex::new(Ladder::after(parked.as_ref(), adopted)),
             starts: RwLock::default(),
             woken: Notify::new(),
             sandbox: Arc::new(RwLock::new(Some(sandbox))),
