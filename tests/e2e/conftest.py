@@ -22,3 +22,20 @@ def yard():
     yield lab.Yard(directory)
     lab.assert_census_empty(directory)
     shutil.rmtree(directory)
+
+
+@pytest.fixture
+def client(monkeypatch, yard):
+    """Of a yard of its own that the client starts. Sandboxes labelled `of=test` are killed at the end."""
+    ry = pytest.importorskip("rollyard", reason="pip install -e datasets/python")
+    monkeypatch.setenv("ROLLYARD_BIN", str(lab.BINARY))
+    monkeypatch.delenv("ROLLYARD_YARD", raising=False)
+    with ry.Client(data_dir=yard.data) as client:
+        yield client
+        client.kill_sandboxes({"of": "test"})
+
+
+@pytest.fixture
+def sandbox(client):
+    with client.sandbox(labels={"of": "test"}, **lab.SMALL) as sandbox:
+        yield sandbox

@@ -17,6 +17,8 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 BINARY = pathlib.Path(os.environ.get("ROLLYARD_BIN", ROOT / "target/debug/rollyard"))
 # A hang guard: ten times and more what anything here takes.
 HANG_S = int(os.environ.get("ROLLYARD_HANG_S", "300"))
+# A sandbox of which many fit; with a network namespace as every sandbox has.
+SMALL = {"cpu": "10m", "memory": "16Mi", "memory_limit": "128Mi", "disk_limit": "16Mi", "pids_limit": 64}
 
 
 class Yard:

@@ -11,23 +11,6 @@ import pytest
 
 ry = pytest.importorskip("rollyard", reason="pip install -e datasets/python")
 
-SMALL = {"cpu": "10m", "memory": "16Mi", "memory_limit": "128Mi", "disk_limit": "16Mi", "pids_limit": 64}
-
-
-@pytest.fixture
-def client(monkeypatch, yard):
-    monkeypatch.setenv("ROLLYARD_BIN", str(lab.BINARY))
-    monkeypatch.delenv("ROLLYARD_YARD", raising=False)
-    with ry.Client(data_dir=yard.data) as client:
-        yield client
-        client.kill_sandboxes({"of": "test"})
-
-
-@pytest.fixture
-def sandbox(client):
-    with client.sandbox(labels={"of": "test"}, **SMALL) as sandbox:
-        yield sandbox
-
 
 def park(sandbox):
     assert sandbox.pause(park=True).rung == "parked"
@@ -57,9 +40,9 @@ def test_recorded_actions_are_repeated_and_not_done_again(sandbox):
 
 
 def test_a_parked_sandbox_ends_by_its_deadlines_and_by_a_kill(client):
-    idle = client.sandbox(idle_timeout=3, labels={"of": "test"}, **SMALL)
-    short = client.sandbox(timeout=3, labels={"of": "test"}, **SMALL)
-    killed = client.sandbox(labels={"of": "test"}, **SMALL)
+    idle = client.sandbox(idle_timeout=3, labels={"of": "test"}, **lab.SMALL)
+    short = client.sandbox(timeout=3, labels={"of": "test"}, **lab.SMALL)
+    killed = client.sandbox(labels={"of": "test"}, **lab.SMALL)
     for sandbox in (idle, short, killed):
         assert sandbox.pause(park=True).rung == "parked"
     assert killed.kill()
@@ -105,7 +88,7 @@ def test_it_outlives_the_scheduler_and_the_node_it_was_parked_on(yard, monkeypat
             where = yard.directory / name
             executors[name] = yard.start("executor", "--name", name, "--scheduler", yard.socket, data=where)
         with ry.Client(yard.socket, start=False) as client:
-            sandbox = client.sandbox(labels={"of": "test"}, **SMALL)
+            sandbox = client.sandbox(labels={"of": "test"}, **lab.SMALL)
             home = sandbox.info().node
             first = sandbox.exec("echo x >> done; wc -l < done", action_id="a")
             park(sandbox)

@@ -15,30 +15,13 @@ import pytest
 
 ry = pytest.importorskip("rollyard", reason="pip install -e datasets/python")
 
-# Small, so that many fit; with a network namespace as every sandbox has.
-SMALL = {"cpu": "10m", "memory": "16Mi", "memory_limit": "128Mi", "disk_limit": "16Mi", "pids_limit": 64}
 CREATES = int(os.environ.get("ROLLYARD_CREATES", "100"))
 AT_ONCE = int(os.environ.get("ROLLYARD_CREATES_AT_ONCE", "50"))
 COMMANDS = int(os.environ.get("ROLLYARD_SHELL_COMMANDS", "500"))
 
 
-@pytest.fixture
-def client(monkeypatch, yard):
-    monkeypatch.setenv("ROLLYARD_BIN", str(lab.BINARY))
-    monkeypatch.delenv("ROLLYARD_YARD", raising=False)
-    with ry.Client(data_dir=yard.data) as client:
-        yield client
-        client.kill_sandboxes({"of": "test"})
-
-
-@pytest.fixture
-def sandbox(client):
-    with client.sandbox(labels={"of": "test"}, **SMALL) as sandbox:
-        yield sandbox
-
-
 def test_a_sandbox_is_created_used_and_ended(client):
-    with client.sandbox(labels={"of": "test", "run": "a"}, env={"WHO": "me"}, **SMALL) as sandbox:
+    with client.sandbox(labels={"of": "test", "run": "a"}, env={"WHO": "me"}, **lab.SMALL) as sandbox:
         told = sandbox.info()
         assert (told.state, told.labels["run"], told.adopted) == ("running", "a", False)
         assert told.node and sandbox.id.endswith(f"@{told.node}")
@@ -62,7 +45,7 @@ def test_a_sandbox_is_created_used_and_ended(client):
 
 def test_one_that_fails_to_start_says_why_and_leaves_nothing(client):
     with pytest.raises(ry.Error) as refused:
-        client.sandbox("dir:/nowhere", labels={"of": "test"}, **SMALL)
+        client.sandbox("dir:/nowhere", labels={"of": "test"}, **lab.SMALL)
     assert "/nowhere" in str(refused.value)
     with pytest.raises(ry.Error) as refused:
         client.sandbox(labels={"of": "test"}, memory="100Ti", start_timeout=5)
@@ -70,14 +53,14 @@ def test_one_that_fails_to_start_says_why_and_leaves_nothing(client):
 
 
 def test_the_same_key_gives_the_same_sandbox(client):
-    first = client.sandbox(key="k-1", labels={"of": "test"}, **SMALL)
-    again = client.sandbox(key="k-1", labels={"of": "test"}, **SMALL)
+    first = client.sandbox(key="k-1", labels={"of": "test"}, **lab.SMALL)
+    again = client.sandbox(key="k-1", labels={"of": "test"}, **lab.SMALL)
     assert (again.id, again.created.adopted, first.created.adopted) == (first.id, True, False)
     with pytest.raises(ry.RequestError) as refused:
-        client.sandbox(key="k-1", labels={"of": "other"}, **SMALL)
+        client.sandbox(key="k-1", labels={"of": "other"}, **lab.SMALL)
     assert refused.value.code == "idempotency_request_mismatch"
     with ThreadPoolExecutor(8) as pool:
-        same = set(pool.map(lambda _: client.sandbox(key="k-2", labels={"of": "test"}, **SMALL).id, range(8)))
+        same = set(pool.map(lambda _: client.sandbox(key="k-2", labels={"of": "test"}, **lab.SMALL).id, range(8)))
     assert len(same) == 1
     assert len(list(client.sandboxes())) == 2
 
@@ -345,7 +328,7 @@ def test_a_sandbox_begins_with_a_checkpoint(client, sandbox):
     sandbox.write("kept", "1")
     checkpoint = sandbox.checkpoint()
     sandbox.write("kept", "2")
-    with client.sandbox(checkpoint=checkpoint, labels={"of": "test"}, **SMALL) as other:
+    with client.sandbox(checkpoint=checkpoint, labels={"of": "test"}, **lab.SMALL) as other:
         assert other.read("kept") == b"1"
 
 
@@ -353,7 +336,7 @@ def test_kill_by_labels_is_exact_and_complete(client):
     with ThreadPoolExecutor(8) as pool:
         made = list(
             pool.map(
-                lambda n: client.sandbox(labels={"of": "test", "run": "ab"[n % 2], "n": str(n)}, **SMALL).id, range(12)
+                lambda n: client.sandbox(labels={"of": "test", "run": "ab"[n % 2], "n": str(n)}, **lab.SMALL).id, range(12)
             )
         )
     decoys = {made[n] for n in range(1, 12, 2)}
@@ -368,9 +351,9 @@ def test_kill_by_labels_is_exact_and_complete(client):
 
 
 def test_deadlines_end_a_sandbox_paused_or_not(client):
-    idle = client.sandbox(idle_timeout=1.5, labels={"of": "test"}, **SMALL)
-    short = client.sandbox(timeout=2, labels={"of": "test"}, **SMALL)
-    paused = client.sandbox(timeout=2, labels={"of": "test"}, **SMALL)
+    idle = client.sandbox(idle_timeout=1.5, labels={"of": "test"}, **lab.SMALL)
+    short = client.sandbox(timeout=2, labels={"of": "test"}, **lab.SMALL)
+    paused = client.sandbox(timeout=2, labels={"of": "test"}, **lab.SMALL)
     paused.pause()
     for sandbox in (idle, short, paused):
         lab.wait_until(lambda: sandbox.info().state == "ended", "its deadline")
@@ -395,13 +378,13 @@ def test_a_burst_is_created_without_a_failure_or_a_retry(client):
 
 
 def burst(client, number):
-    with client.sandbox(labels={"of": "burst"}, **SMALL) as sandbox:
+    with client.sandbox(labels={"of": "burst"}, **lab.SMALL) as sandbox:
         return sandbox.run(f"echo {number}").text
 
 
 def test_the_async_client_does_the_same(client):
     async def one(twin, number):
-        async with twin.sandbox(labels={"of": "test"}, **SMALL) as sandbox:
+        async with twin.sandbox(labels={"of": "test"}, **lab.SMALL) as sandbox:
             await sandbox.write("f", str(number))
             done = await sandbox.run("cat f")
             async with await sandbox.start("cat") as process:
@@ -418,7 +401,7 @@ def test_the_async_client_does_the_same(client):
         async with ry.AsyncClient(client.url) as twin:
             texts = await asyncio.gather(*(one(twin, number) for number in range(8)))
             assert texts == [str(number).encode() for number in range(8)]
-            kept = await twin.sandbox(labels={"of": "test"}, **SMALL)
+            kept = await twin.sandbox(labels={"of": "test"}, **lab.SMALL)
             assert [told.id async for told in twin.sandboxes({"of": "test"})] == [kept.id]
             assert await kept.kill()
 
