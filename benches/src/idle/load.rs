@@ -4,7 +4,6 @@ use std::path::Path;
 use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
-use futures::StreamExt;
 use rollout_wire::v1;
 
 use crate::yard::Client;
@@ -83,8 +82,8 @@ pub async fn start(client: &Client, sandbox: &str) -> Result<()> {
         ..v1::ExecStart::default()
     };
     let start = v1::ExecInput { input: Some(v1::exec_input::Input::Start(start)) };
-    let inputs = tokio_stream::once(start).chain(tokio_stream::pending());
-    let mut outputs = client.sandboxes.clone().exec(inputs).await?.into_inner();
+    // Nothing more is sent: while a request goes on, dropping its answer does not end the call.
+    let mut outputs = client.sandboxes.clone().exec(tokio_stream::once(start)).await?.into_inner();
     while let Some(output) = outputs.message().await? {
         match output.output {
             Some(v1::exec_output::Output::Stdout(text)) if text.starts_with(b"ready") => return Ok(()),
