@@ -88,23 +88,55 @@ fn told(group: &Path) -> BTreeMap<String, String> {
     told
 }
 
-/// A number in its place, if it may differ a little: what the kernel itself keeps charged.
+/// What may stay charged in all, in bytes: names, inodes and pages of trees that others share.
+const CHARGED_MAX: u64 = 64 << 10;
+
+/// A file that tells the same but for what may stay charged.
 fn is_about(file: &str, fresh: &str, found: &str) -> bool {
-    let charged = file.ends_with("usage_in_bytes") && !file.contains(".tcp.");
-    let numbers = (fresh.trim().parse::<u64>(), found.trim().parse::<u64>());
-    match numbers {
-        (Ok(fresh), Ok(found)) if charged => found <= fresh.max(64 << 10),
+    let numbers = |text: &str| text.trim().parse::<u64>().ok();
+    match (file, numbers(fresh), numbers(found)) {
+        ("memory.stat", ..) => {
+            are_about(fresh, found, |key| match key.strip_prefix("total_").unwrap_or(key) {
+                "cache" | "mapped_file" | "inactive_file" | "active_file" => CHARGED_MAX,
+                _ => 0,
+            })
+        }
+        // In pages: `file=1 N0=1`.
+        ("memory.numa_stat", ..) => are_about(&fresh.replace('=', " "), &found.replace('=', " "), |key| {
+            match key.strip_prefix("hierarchical_").unwrap_or(key) {
+                "total" | "file" => CHARGED_MAX / 4096,
+                _ => 0,
+            }
+        }),
+        (file, Some(fresh), Some(found)) if file.ends_with("usage_in_bytes") && !file.contains(".tcp.") => {
+            found <= fresh.max(CHARGED_MAX)
+        }
         _ => fresh == found,
     }
 }
 
-async fn nothing_of_the_last_sandbox_shows_in_a_memory_group_that_is_handed_on(lab: Lab) {
-    let Some(own) = group(&lab, "s0") else { return };
-    lab.full().await;
+/// Line by line, a key and a number; `more`: what may be there beyond the first.
+fn are_about(fresh: &str, found: &str, more: impl Fn(&str) -> u64) -> bool {
+    let read = |text: &str| -> Vec<(String, u64)> {
+        let lines = text.lines().filter_map(|line| {
+            let mut words = line.split(' ');
+            Some((words.next()?.to_owned(), words.next()?.parse().ok()?))
+        });
+        lines.collect()
+    };
+    let (fresh, found) = (read(fresh), read(found));
+    fresh.len() == found.len()
+        && fresh.iter().zip(&found).all(|((key, fresh), (other, found))| {
+            key == other && (fresh == found || *found <= fresh + more(key))
+        })
+}
+
+/// A sandbox of which every kind of page was charged to its group; gives the group's inode.
+async fn filled_and_ended(lab: &Lab, own: &Path) -> u64 {
     let mut spec = lab.spec();
     spec.limits.memory = Bytes(48 * MIB);
     let last = lab.backend.create(spec).await.unwrap();
-    let inode = fs::metadata(&own).unwrap().ino();
+    let inode = fs::metadata(own).unwrap().ino();
     // Pages of each kind: its own memory, files in memory, files it wrote, names, sockets; and the
     // limit is hit without a kill, since pages of a file can go.
     said(
@@ -120,15 +152,35 @@ async fn nothing_of_the_last_sandbox_shows_in_a_memory_group_that_is_handed_on(l
 int main(void) { int s[2]; char *m = malloc(16 << 20); memset(m, 7, 16 << 20);
   for (int i = 0; i < 50; i++) { socketpair(AF_UNIX, SOCK_STREAM, 0, s); send(s[0], m, 65536, MSG_DONTWAIT); }
   return 0; }"#;
-    compiled(&lab, &*last, "grown", grown).await;
+    compiled(lab, &*last, "grown", grown).await;
     said(&*last, "/workspace/grown").await;
     let peak: u64 =
         fs::read_to_string(own.join("memory.max_usage_in_bytes")).unwrap().trim().parse().unwrap();
     assert!(peak > 20 * MIB, "{peak}");
-    let before = lab.backend.levels().await.unwrap();
     last.destroy().await.unwrap();
-    let after = lab.full().await;
-    assert_eq!(after.groups_handed_on, before.groups_handed_on + 1, "{after:?}");
+    inode
+}
+
+/// A group is given up rather than handed on with a page that some CPU still has at hand: seldom so often.
+const TURNS_MAX: u32 = 20;
+
+async fn nothing_of_the_last_sandbox_shows_in_a_memory_group_that_is_handed_on(lab: Lab) {
+    if group(&lab, "s0").is_none() {
+        return;
+    }
+    let mut turn = 0;
+    let (own, inode) = loop {
+        let before = lab.full().await;
+        let own = group(&lab, &format!("s{turn}")).expect("as before");
+        let inode = filled_and_ended(&lab, &own).await;
+        let after = lab.full().await;
+        if after.groups_handed_on == before.groups_handed_on + 1 {
+            break (own, inode);
+        }
+        assert_eq!(after.groups_given_up, before.groups_given_up + 1, "{after:?}");
+        turn += 1;
+        assert!(turn < TURNS_MAX, "none is handed on: {after:?}");
+    };
 
     // It is the next one's.
     let top = own.parent().unwrap();
@@ -154,7 +206,7 @@ int main(void) { int s[2]; char *m = malloc(16 << 20); memset(m, 7, 16 << 20);
         );
     }
     let next = lab.sandbox().await;
-    let id = "s1";
+    let id = &format!("s{}", turn + 1);
     assert_eq!(fs::metadata(group(&lab, id).unwrap()).unwrap().ino(), inode, "the next sandbox has it");
     let stats = next.stats().await;
     assert_eq!((stats.oom_kills, stats.pids_denied), (Some(0), Some(0)));

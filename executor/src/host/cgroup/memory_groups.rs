@@ -12,8 +12,8 @@ use crate::host::open;
 
 /// Names of groups no sandbox has: an id has no `.`.
 pub const POOLED: &str = "pool.";
-/// Charged to a group that is handed on: kernel memory that lives on (names and inodes of shared
-/// trees), in bytes. The next sandbox has so much less of its limit at most.
+/// Charged to a group that is handed on: what lives on of trees that others share (names, inodes, pages
+/// of files), in bytes. The next sandbox has so much less of its limit at most.
 pub const CHARGED_MAX: u64 = 64 << 10;
 /// Pages of files charged to a group beyond this are left alone, in bytes, and the group is given
 /// up: they are the shared trees' of the node, and emptying it would drop them for every sandbox.
@@ -122,16 +122,23 @@ impl Tree {
             return Ok(Reset::Busy);
         }
         let charged = self.memory_number(group, "memory.usage_in_bytes")?;
-        if charged > CHARGED_MAX {
-            let stat = self.memory_file(group, "memory.stat")?.unwrap_or_default();
-            let of = |key| field(&stat, key).unwrap_or(0);
+        let stat = self.memory_file(group, "memory.stat")?.unwrap_or_default();
+        let of = |key| field(&stat, key).unwrap_or(0);
+        // Its own pages, in memory or of files in memory: some CPU still has one at hand.
+        let own = of("inactive_anon").saturating_add(of("active_anon"));
+        if charged > CHARGED_MAX || own > 0 {
             if of("cache").saturating_sub(of("shmem")) > CACHE_MAX {
                 return Ok(Reset::Unfit("its pages are of files that others use"));
             }
             let is_filled = of("rss").saturating_add(of("shmem")) > STAT_LAG_MAX;
             match effort {
-                Effort::Squeeze if charged <= HELD_MAX => {}
-                Effort::Force if !is_filled => self.write(MEMORY, group, "memory.force_empty", "0")?,
+                Effort::Squeeze if charged <= HELD_MAX && own == 0 => {}
+                Effort::Force if !is_filled => {
+                    self.write(MEMORY, group, "memory.force_empty", "0")?;
+                    if own > 0 {
+                        return Ok(Reset::Busy);
+                    }
+                }
                 Effort::Look | Effort::Squeeze | Effort::Force => return Ok(Reset::Busy),
             }
         }
