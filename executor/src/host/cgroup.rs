@@ -27,6 +27,13 @@ const CONTROLLERS: [&str; 3] = ["memory", "cpu", "pids"];
 pub const JOINS_MAX: usize = CONTROLLERS.len();
 /// The bandwidth period, in microseconds.
 const CPU_PERIOD_US: u64 = 100_000;
+/// What all sandboxes together weigh against any one other task of the host, for each CPU: in v1's shares,
+/// of which a task outside of groups has 1,024. So what runs in them goes before what makes new ones.
+const SHARES_PER_CPU: u64 = 2_048;
+/// The kernel takes no more.
+const SHARES_MAX: u64 = 262_144;
+/// Of v2's weights a task outside of groups has 100.
+const WEIGHT_MAX: u64 = 10_000;
 /// The smallest quota the kernel takes, in microseconds.
 const CPU_QUOTA_MIN_US: u64 = 1_000;
 /// A group stays busy for a moment after its last task was reaped: rmdir is tried this often.
@@ -136,6 +143,15 @@ const CPU: usize = 1;
 const PIDS: usize = 2;
 
 /// Another executor that ends may remove the shared parent between our two steps.
+/// The file and the value that give the group of all sandboxes its part of the processor time.
+fn weight(cpus: usize, is_v1: bool) -> (&'static str, u64) {
+    let shares = u64::try_from(cpus).unwrap_or(u64::MAX).saturating_mul(SHARES_PER_CPU);
+    match is_v1 {
+        true => ("cpu.shares", shares.min(SHARES_MAX)),
+        false => ("cpu.weight", (shares.saturating_mul(100) / 1_024).min(WEIGHT_MAX)),
+    }
+}
+
 fn make_parent(parent: &Path) -> io::Result<()> {
     let mut tries = 0;
     loop {
@@ -180,6 +196,11 @@ impl Tree {
             .iter()
             .map(|parent| open::directory(&name(&parent.to_string_lossy())?))
             .collect::<io::Result<_>>()?;
+        let (cpu, is_v1) = places[CPU];
+        if let Some(shared) = parents[cpu].parent() {
+            let (file, weight) = weight(std::thread::available_parallelism()?.get(), is_v1);
+            fs::write(shared.join(file), weight.to_string())?;
+        }
         let roots = parents
             .iter()
             .filter_map(|parent| parent.parent()?.parent())
@@ -459,6 +480,15 @@ mod tests {
             assert_eq!(lists_swap(&format!("{heads}{areas}")), is_on, "{areas:?}");
         }
         assert!(!lists_swap(""));
+    }
+
+    #[test]
+    fn sandboxes_weigh_two_tasks_a_cpu_as_far_as_the_kernel_goes() {
+        for (cpus, shares, weight_v2) in [(1, 2_048, 200), (2, 4_096, 400), (64, 131_072, 10_000)] {
+            assert_eq!(weight(cpus, true), ("cpu.shares", shares));
+            assert_eq!(weight(cpus, false), ("cpu.weight", weight_v2));
+        }
+        assert_eq!(weight(1_024, true), ("cpu.shares", SHARES_MAX));
     }
 
     const HYBRID: &str = "\

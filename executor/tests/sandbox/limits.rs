@@ -15,6 +15,7 @@ crate::tests![
     a_full_disk_is_no_space_and_no_oom_on_tmpfs,
     a_full_disk_is_no_space_on_a_loop_disk_that_then_goes_away,
     limits_can_be_rewritten_for_the_next_step,
+    what_runs_goes_before_what_makes_new_ones,
     what_the_tightest_ceiling_allows_is_made_and_the_next_is_refused_by_its_name,
 ];
 
@@ -142,4 +143,24 @@ async fn what_the_tightest_ceiling_allows_is_made_and_the_next_is_refused_by_its
     drop(low);
     let path = lab.dir.path().join("low").canonicalize().unwrap();
     tokio::task::spawn_blocking(move || assert_empty(&path)).await.unwrap();
+}
+
+async fn what_runs_goes_before_what_makes_new_ones(lab: Lab) {
+    let sandbox = lab.sandbox().await;
+    let mounts = std::fs::read_to_string("/proc/self/mountinfo").unwrap();
+    let has_cpu = |line: &&str| {
+        line.contains(" - cgroup ") && line.rsplit(' ').next().unwrap().split(',').any(|name| name == "cpu")
+    };
+    // Where the kernel keeps the part of a task outside of groups, and of the group of all sandboxes.
+    let (line, file, task, most) = match mounts.lines().find(has_cpu) {
+        Some(line) => (line, "cpu.shares", 1_024, 262_144),
+        None => {
+            (mounts.lines().find(|line| line.contains(" - cgroup2 ")).unwrap(), "cpu.weight", 100, 10_000)
+        }
+    };
+    let group = std::path::Path::new(line.split(' ').nth(4).unwrap()).join("rollyard").join(file);
+    let cpus = u64::try_from(std::thread::available_parallelism().unwrap().get()).unwrap();
+    let part: u64 = std::fs::read_to_string(group).unwrap().trim().parse().unwrap();
+    assert_eq!(part, (2 * cpus * task).min(most), "this host has {cpus} CPUs");
+    sandbox.destroy().await.unwrap();
 }
