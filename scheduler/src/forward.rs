@@ -1,8 +1,9 @@
 //! Calls that concern a live sandbox, passed on to the node that holds it.
 //!
 //! What goes on is what came: the frames of both directions, one after the other, with the headers, the
-//! deadline and the trailers. Nothing is kept of them: a side that takes nothing more stops the other by
-//! the flow control of its connection, and a call that breaks off on one side breaks off on the other.
+//! deadline and the trailers. Until the node answers, a bounded part is kept ([`body`]), to be sent again where
+//! a parked sandbox came back; then nothing is: a side that takes nothing more stops the other by the flow
+//! control of its connection, and a call that breaks off on one side breaks off on the other.
 //! Only the name of the sandbox is read, which every first message has in its first field.
 
 mod body;
