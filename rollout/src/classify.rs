@@ -71,9 +71,11 @@ impl Counters {
 pub enum SessionEnd {
     /// By its driver's word.
     Finished,
-    /// By its driver's word, and it did not work out.
+    /// By its driver's word, and it did not work out. `has_unknown`: of an action it had recorded nobody
+    /// knows whether it happened, since an executor was lost under it.
     GivenUp {
         problem: String,
+        has_unknown: bool,
     },
     /// There was no call for so long.
     Silent {
@@ -161,9 +163,10 @@ pub fn classify_session(facts: &SessionFacts<'_>) -> Option<Failure> {
     match &facts.end {
         SessionEnd::Finished => output_failure(outputs),
         SessionEnd::Silent { .. } | SessionEnd::Deadline if unclaimed => None,
-        SessionEnd::GivenUp { problem } => {
+        SessionEnd::GivenUp { problem, has_unknown } => {
             let message = format!("its driver gave it up after {run}: {}", shown(problem, SHOWN_CHARS_MAX));
-            Some(Failure::new(FailureCode::StepExit, message))
+            let code = if *has_unknown { FailureCode::OutcomeUnknown } else { FailureCode::StepExit };
+            Some(Failure::new(code, message))
         }
         SessionEnd::Silent { idle } => {
             let message = format!("no call of its driver for {idle}, {run} after it was ready");
@@ -510,7 +513,7 @@ mod tests {
     #[test]
     fn sessions_end_as_their_drivers_left_them() {
         use FailureCode as Code;
-        let given_up = || SessionEnd::GivenUp { problem: "no\u{7} answer".into() };
+        let given_up = |has_unknown| SessionEnd::GivenUp { problem: "no\u{7} answer".into(), has_unknown };
         let silent = || SessionEnd::Silent { idle: Millis(300_000) };
         let lost = || SessionEnd::Lost { reason: "init is gone".into() };
         let not_spawned = || SessionEnd::NotSpawned { problem: "no pid".into() };
@@ -518,7 +521,15 @@ mod tests {
         for (end, unclaimed, counters, code, words) in [
             (SessionEnd::Finished, false, NONE, None, ""),
             (SessionEnd::Finished, true, OOM, None, ""),
-            (given_up(), false, NONE, Some(Code::StepExit), "gave it up after 1m1s250ms: no\\u{7} answer"),
+            (
+                given_up(false),
+                false,
+                NONE,
+                Some(Code::StepExit),
+                "gave it up after 1m1s250ms: no\\u{7} answer",
+            ),
+            // What its node lost is not the task's.
+            (given_up(true), false, NONE, Some(Code::OutcomeUnknown), "gave it up after 1m1s250ms: no"),
             (silent(), false, NONE, Some(Code::DriverLost), "no call of its driver for 5m, 1m1s250ms"),
             (silent(), true, NONE, None, ""),
             (spent(), false, NONE, Some(Code::MaxActions), "had 5 actions after 1m1s250ms"),
@@ -559,7 +570,7 @@ mod tests {
         };
         let code = |end| classify_session(&facts(end)).map(|failure| failure.code);
         assert_eq!(code(SessionEnd::Finished), Some(Code::OutputMissing));
-        assert_eq!(code(given_up()), Some(Code::StepExit));
+        assert_eq!(code(given_up(false)), Some(Code::StepExit));
     }
 
     #[test]

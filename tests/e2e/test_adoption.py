@@ -6,6 +6,7 @@ import pathlib
 import random
 import shutil
 import signal
+import threading
 import time
 
 import lab
@@ -39,7 +40,7 @@ class Nodes:
         self.yard = yard
         self.data = yard.directory / "n1"
         self.scheduler = yard.start("scheduler", "--listen", yard.socket)
-        lab.wait_until(lambda: (yard.data / "yard.sock").exists(), "the scheduler listens")
+        lab.wait_until(yard.listens, "the scheduler listens")
         self.executor = None
         self.start()
 
@@ -245,3 +246,42 @@ def test_a_sandbox_of_a_client_serves_again_with_its_files(nodes):
         assert sandbox.pause().version > before, "a version is never told of two states"
         assert sandbox.run("cat f; echo after >> f; cat f").text == "before\nbefore\nafter\n"
         assert sandbox.kill()
+
+
+def test_a_call_that_a_driver_lost_with_the_executor_is_neither_its_mistake_nor_the_tasks(nodes):
+    """More sessions than are let fail in a row; what was answered before is answered again."""
+    ry = pytest.importorskip("rollyard", reason="pip install -e datasets/python")
+    rows = ", ".join(f'{{n: "{n}"}}' for n in range(5))
+    submitted = nodes.submit("  - {name: play, session: {idle_timeout: 60s}}", rows=rows)
+    turns, unknown = [], []
+
+    async def solve(s):
+        turns.append((await s.run("echo $((6 * 7))")).text)
+        try:
+            await s.run("sleep 20")
+        except ry.OutcomeUnknown:
+            unknown.append(s.task.rollout)
+            if int(s.task["n"]) > 0:
+                raise
+        await s.finish(reward=1.0)
+
+    with ry.Client(nodes.yard.socket, start=False) as client:
+        (job,) = lab.wait_until(lambda: list(client.jobs()), "the job is there")
+
+        def kill():
+            lab.wait_until(lambda: len(turns) == 5, "all of them work")
+            time.sleep(1)
+            nodes.kill()
+            nodes.start()
+
+        killing = threading.Thread(target=kill)
+        killing.start()
+        done = client.drive(client.job(job.id), solve, concurrency=5)
+        killing.join()
+        assert submitted.wait(timeout=lab.HANG_S) == 0, nodes.logs()
+    assert len(unknown) == 5 and set(turns) == {"42\n"}, (unknown, turns)
+    # The four that were given up were a loss of the node: their groups are refilled.
+    rows = nodes.yard.rows()
+    assert {(row["reward"], row["failure_code"]) for row in rows} == {(1.0, None)} and len(rows) == 5, rows
+    assert sum(row["trajectory_id"].endswith("-r1") for row in rows) == 4
+    assert (done.finished, done.with_problem) == (9, 4)

@@ -139,7 +139,10 @@ impl Session<'_> {
             Ended::Killed(kill) => (SessionEnd::Finished, Some(kill), None),
             Ended::Session(end) => (end, None, None),
             Ended::Called(Ending::Finished { reward }) => (SessionEnd::Finished, None, reward),
-            Ended::Called(Ending::GivenUp { problem }) => (SessionEnd::GivenUp { problem }, None, None),
+            Ended::Called(Ending::GivenUp { problem }) => {
+                let has_unknown = live.has_unknown_actions();
+                (SessionEnd::GivenUp { problem, has_unknown }, None, None)
+            }
             Ended::Called(Ending::ActionsSpent { actions }) => {
                 (SessionEnd::ActionsSpent { actions }, None, None)
             }

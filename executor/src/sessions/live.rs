@@ -506,6 +506,11 @@ impl Live {
         self.log.count()
     }
 
+    /// Whether of any action nobody knows if it happened.
+    pub(crate) fn has_unknown_actions(&self) -> bool {
+        self.log.has_unknown()
+    }
+
     /// Nobody takes it back: calls end, and the sandbox goes with the last of them.
     pub(super) fn abandon(&self) {
         self.closed.cancel();

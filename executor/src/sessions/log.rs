@@ -236,6 +236,11 @@ impl ActionLog {
         Ok(Begun::New { ordinal, end: index.end })
     }
 
+    /// Whether of any action nobody knows if it happened.
+    pub(super) fn has_unknown(&self) -> bool {
+        lock(&self.index).by_id.values().any(|known| matches!(known.state, State::Unknown))
+    }
+
     /// Records how the action ended. When this returns it is on disk, and who waits is told.
     pub async fn end(self: &Arc<Self>, id: &str, result: v1::ActResult) -> Result<(), LogError> {
         let ended = match self.append_end(id, result) {

@@ -209,7 +209,10 @@ class _Drive:
                 self._done.finished += 1
 
     def _is_a_mistake(self, error: Exception) -> bool:
-        """Whether as many sessions failed in a row with this type of exception as are let pass."""
+        """Whether as many sessions failed in a row with this type of exception as are let pass. A node that
+        was lost is nobody's mistake."""
+        if isinstance(error, errors.OutcomeUnknown):
+            return False
         self._in_a_row = self._in_a_row + 1 if self._failing is type(error) else 1
         self._failing = type(error)
         return self._raise_errors is None and self._in_a_row >= FAILURES_IN_A_ROW_MAX
