@@ -157,7 +157,8 @@ impl Cluster {
         let limit = job.resources(group, at.slot.step).limit;
         let Some(detail) = group.details.get(&at.slot) else { return };
         let Some(was) = detail.parked.clone() else { return };
-        let checkpoint = detail.taken.back().map(|saved| (*saved.checkpoint).clone());
+        // What is parked has its files: `check` asserts it.
+        let Some(checkpoint) = detail.taken.back().map(|saved| (*saved.checkpoint).clone()) else { return };
         let Parked { ran, time_left, idle_left, .. } = was.parked;
         let ran = Millis(ran.0.saturating_add(was.parked.left().0));
         let is_late = time_left <= idle_left;
@@ -174,15 +175,8 @@ impl Cluster {
         };
         let failure = classify_session(&facts);
         let timed_out = is_late && failure.is_some();
-        let outcome = Outcome {
-            actions: was.actions,
-            timed_out,
-            ..match checkpoint {
-                Some(checkpoint) => Outcome::found(checkpoint, Times::at(now.wall)),
-                None => return,
-            }
-        };
-        let outcome = Outcome { failure, ..outcome };
+        let found = Outcome::found(checkpoint, Times::at(now.wall));
+        let outcome = Outcome { actions: was.actions, timed_out, failure, ..found };
         self.set_state(at, StepState::Running);
         let Some(group) = self.group_mut(at.group) else { return };
         let detail = group.detail(at.slot);
