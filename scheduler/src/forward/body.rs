@@ -27,6 +27,8 @@ struct Call {
     rest: Body,
     /// What came, as long as it is kept, and what of it nobody took.
     frames: Vec<Bytes>,
+    /// Of the frames, the one that whoever reads it gets next.
+    next: usize,
     bytes: usize,
     keeps: bool,
     room: Arc<Semaphore>,
@@ -48,6 +50,7 @@ impl Replay {
         let mut call = Call {
             rest,
             frames: Vec::new(),
+            next: 0,
             bytes: 0,
             keeps: true,
             room,
@@ -67,7 +70,8 @@ impl Replay {
     pub(super) fn body(&self) -> Again {
         let mut call = lock(&self.0);
         call.reader += 1;
-        Again { call: Arc::clone(&self.0), next: 0, reader: call.reader }
+        call.next = 0;
+        Again { call: Arc::clone(&self.0), reader: call.reader }
     }
 
     pub(super) fn can_be_sent_again(&self) -> bool {
@@ -102,16 +106,24 @@ impl Call {
         }
     }
 
+    /// It is not sent again: what was read of it goes as soon as it was taken, and counts until then.
     fn give_up(&mut self) {
         self.keeps = false;
-        self.held = None;
+        self.let_go();
+    }
+
+    fn let_go(&mut self) {
+        if !self.keeps && self.next >= self.frames.len() {
+            self.frames = Vec::new();
+            self.next = 0;
+            self.held = None;
+        }
     }
 }
 
 /// One reading of a call.
 pub(super) struct Again {
     call: Arc<Mutex<Call>>,
-    next: usize,
     reader: u64,
 }
 
@@ -119,21 +131,15 @@ impl http_body::Body for Again {
     type Data = Bytes;
     type Error = Status;
 
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, Status>>> {
+    fn poll_frame(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Status>>> {
         let shared = Arc::clone(&self.call);
         let mut call = lock(&shared);
         if call.reader != self.reader {
             return Poll::Ready(None);
         }
-        if let Some(frame) = call.frames.get(self.next).cloned() {
-            self.next += 1;
-            if !call.keeps && self.next == call.frames.len() {
-                call.frames.clear();
-                self.next = 0;
-            }
+        if let Some(frame) = call.frames.get(call.next).cloned() {
+            call.next += 1;
+            call.let_go();
             return Poll::Ready(Some(Ok(Frame::data(frame))));
         }
         if call.over {
@@ -146,10 +152,7 @@ impl http_body::Body for Again {
                     call.keep(data);
                     if call.keeps {
                         call.frames.push(data.clone());
-                        self.next = call.frames.len();
-                    } else {
-                        call.frames.clear();
-                        self.next = 0;
+                        call.next = call.frames.len();
                     }
                 }
             }
@@ -165,7 +168,7 @@ impl http_body::Body for Again {
     fn is_end_stream(&self) -> bool {
         let call = lock(&self.call);
         call.reader != self.reader
-            || self.next >= call.frames.len() && (call.over || call.rest.is_end_stream())
+            || call.next >= call.frames.len() && (call.over || call.rest.is_end_stream())
     }
 
     fn size_hint(&self) -> SizeHint {
@@ -217,5 +220,92 @@ impl http_body::Body for Answer {
 
     fn size_hint(&self) -> SizeHint {
         SizeHint::default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use http_body::Body as _;
+
+    use super::*;
+
+    const FRAME: usize = 1 << 20;
+
+    /// The rest of a call whose client says nothing more.
+    struct Silence;
+
+    impl http_body::Body for Silence {
+        type Data = Bytes;
+        type Error = Status;
+
+        fn poll_frame(
+            self: Pin<&mut Self>,
+            _: &mut Context<'_>,
+        ) -> Poll<Option<Result<Frame<Bytes>, Status>>> {
+            Poll::Pending
+        }
+    }
+
+    /// A client that says this much and then is silent.
+    fn silent_after(frames: usize, room: usize) -> (Replay, Arc<Semaphore>) {
+        let room = Arc::new(Semaphore::new(room));
+        let first = (0..frames).map(|_| Bytes::from(vec![7; FRAME]));
+        (Replay::new(first, Body::new(Silence), Arc::clone(&room), Arc::default()), room)
+    }
+
+    /// Whether there was a frame.
+    fn takes(again: &mut Again) -> bool {
+        let mut cx = Context::from_waker(std::task::Waker::noop());
+        matches!(Pin::new(again).poll_frame(&mut cx), Poll::Ready(Some(Ok(_))))
+    }
+
+    fn kept(call: &Replay) -> usize {
+        lock(&call.0).frames.iter().map(Bytes::len).sum()
+    }
+
+    #[test]
+    fn what_was_taken_is_let_go_as_soon_as_a_node_has_the_call() {
+        let (call, room) = silent_after(4, 8 << 10);
+        let mut again = call.body();
+        while takes(&mut again) {}
+        assert_eq!((kept(&call), room.available_permits()), (4 * FRAME, 4 << 10));
+        call.settle();
+        assert_eq!((kept(&call), room.available_permits()), (0, 8 << 10));
+        assert!(!takes(&mut again));
+    }
+
+    #[test]
+    fn what_a_node_takes_later_counts_until_then() {
+        let (call, room) = silent_after(4, 8 << 10);
+        let mut again = call.body();
+        assert!(takes(&mut again));
+        call.settle();
+        assert_eq!((kept(&call), room.available_permits()), (4 * FRAME, 4 << 10));
+        for left in [2, 1, 0] {
+            assert!(takes(&mut again), "{left}");
+        }
+        assert_eq!((kept(&call), room.available_permits()), (0, 8 << 10));
+    }
+
+    #[test]
+    fn a_call_for_which_there_is_no_room_is_read_once_from_its_beginning() {
+        let (call, room) = silent_after(4, 2 << 10);
+        assert!(!call.can_be_sent_again());
+        let mut again = call.body();
+        for left in [3, 2, 1, 0] {
+            assert!(takes(&mut again), "{left}");
+        }
+        assert!(!takes(&mut again));
+        assert_eq!((kept(&call), room.available_permits()), (0, 2 << 10));
+    }
+
+    #[test]
+    fn the_next_reader_begins_anew() {
+        let (call, _) = silent_after(3, 8 << 10);
+        let mut first = call.body();
+        assert!(takes(&mut first) && takes(&mut first));
+        let mut second = call.body();
+        assert!(!takes(&mut first));
+        assert!(takes(&mut second) && takes(&mut second) && takes(&mut second) && !takes(&mut second));
     }
 }
