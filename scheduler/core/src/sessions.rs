@@ -92,6 +92,35 @@ impl Cluster {
     }
 }
 
+/// One attempt of a step, as far as it tells which session it was.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Tried<'a> {
+    pub node: &'a NodeId,
+    pub how: How,
+}
+
+/// How far an attempt came.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum How {
+    /// It ended and was never ready.
+    NeverReady,
+    /// It has not ended.
+    Open,
+    Parked,
+    /// It was ready, and ended in any other way.
+    Over,
+}
+
+/// Whether the session that was parked on `node` last is the one that the last of these attempts, which are
+/// all of one step in their order, goes on with.
+pub fn goes_on_from(tried: &[Tried<'_>], node: &NodeId) -> bool {
+    let was_here = |one: &Tried<'_>| one.node == node && one.how == How::Parked;
+    let Some(parked) = tried.iter().rposition(was_here) else { return false };
+    // After one that was ready and was not parked, whatever runs is another session. One that was never
+    // ready, or has not ended, began nothing anew.
+    tried.iter().skip(parked).all(|one| one.how != How::Over)
+}
+
 fn place(group: &Group, slot: Slot) -> Option<&Place> {
     group.details.get(&slot)?.place.as_ref()
 }

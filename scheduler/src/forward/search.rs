@@ -1,10 +1,11 @@
 //! Where a call is to be sent: to the node its name says, and from there to wherever the sandbox is by now.
 //! One that is parked is brought back first; its caller sees a delay.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use rollout::{NodeId, SandboxId};
-use scheduler_core::sessions::Whereabouts;
+use scheduler_core::sessions::{How, Tried, Whereabouts, goes_on_from};
 use scheduler_core::{Event, ExplainTarget};
 use tokio::time::Instant;
 
@@ -33,6 +34,8 @@ pub(super) struct Search<'a> {
     pauses: bool,
     until: Instant,
     same_node: u32,
+    /// Nodes that it was to be on by the books, since this search began.
+    by_the_books: BTreeSet<NodeId>,
 }
 
 impl<'a> Search<'a> {
@@ -44,6 +47,7 @@ impl<'a> Search<'a> {
             pauses: method == "Pause",
             until: Instant::now() + THAW_TIMEOUT,
             same_node: 0,
+            by_the_books: BTreeSet::new(),
         }
     }
 
@@ -63,14 +67,17 @@ impl<'a> Search<'a> {
         let next = self.look(node, code).await?;
         if let Some(next) = &next {
             self.moved.found(self.id, next);
+            self.by_the_books.insert(next.clone());
         }
         Ok(next)
     }
 
     async fn look(&mut self, node: &NodeId, code: Option<&str>) -> Result<Option<NodeId>, ApiError> {
         let found = whereabouts(self.service, self.id).await?;
+        // The node of the name says so itself.
+        let is_parked_here = code == Some(PARKED) && self.id.node.as_ref() == Some(node);
         // A name that was never its own finds nothing, wherever it is.
-        if found != Whereabouts::Over && code != Some(PARKED) && !self.was_parked_at(node).await? {
+        if found != Whereabouts::Over && !is_parked_here && !self.is_its_own(node).await? {
             return Ok(None);
         }
         match found {
@@ -94,23 +101,18 @@ impl<'a> Search<'a> {
         }
     }
 
-    /// Whether the sandbox was parked on this node, and everything since then went on from that. A node that
-    /// the books named needs no such proof.
-    async fn was_parked_at(&self, node: &NodeId) -> Result<bool, ApiError> {
-        if self.id.node.as_ref() != Some(node) {
+    /// Whether what runs or is parked now is the session that the name means: the one that was parked on the
+    /// node of the name. What the books named in this search needs no such proof; where it was found
+    /// earlier is no proof of what is there now.
+    async fn is_its_own(&self, node: &NodeId) -> Result<bool, ApiError> {
+        let Some(named) = &self.id.node else { return Ok(true) };
+        if self.by_the_books.contains(node) {
             return Ok(true);
         }
         let attempts = self.service.jobs.reads.attempts(self.id.rollout).await?;
-        let of_step: Vec<_> = attempts.iter().filter(|tried| tried.attempt.step == self.id.step).collect();
-        let is_parked = |tried: &AttemptRow| tried.outcome.as_ref().is_some_and(|o| o.parked.is_some());
-        let was_here = |tried: &&AttemptRow| tried.node == *node && is_parked(tried);
-        let Some(parked) = of_step.iter().rposition(was_here) else { return Ok(false) };
-        // One that was never ready, or has not ended, began nothing anew.
-        let goes_on =
-            |tried: &&AttemptRow| is_parked(tried) || tried.started_at.is_none() || tried.outcome.is_none();
-        // After one that ran and was not parked, whatever runs is another session.
-        let behind = of_step.get(parked + 1..).unwrap_or_default();
-        Ok(behind.iter().all(goes_on))
+        let of_step = attempts.iter().filter(|row| row.attempt.step == self.id.step);
+        let tried: Vec<_> = of_step.map(|row| Tried { node: &row.node, how: how(row) }).collect();
+        Ok(goes_on_from(&tried, named))
     }
 
     /// Asks for it, and waits until it runs.
@@ -153,5 +155,14 @@ impl<'a> Search<'a> {
         );
         ApiError::new(ApiCode::SandboxNotReady, message)
             .hint("nothing of it is lost: it comes back when there is room for it; call again")
+    }
+}
+
+fn how(row: &AttemptRow) -> How {
+    match &row.outcome {
+        None => How::Open,
+        Some(outcome) if outcome.parked.is_some() => How::Parked,
+        Some(_) if row.started_at.is_none() => How::NeverReady,
+        Some(_) => How::Over,
     }
 }

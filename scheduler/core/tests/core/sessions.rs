@@ -7,7 +7,7 @@ use rollout::plan::StepKind;
 use rollout::state::JobState;
 use rollout::{AttemptId, FailureCode, JobId, Millis, RolloutId, StepIndex, Timestamp};
 use scheduler_core::event::RefusalClass;
-use scheduler_core::sessions::{LiveSession, Whereabouts};
+use scheduler_core::sessions::{How, LiveSession, Tried, Whereabouts, goes_on_from};
 use scheduler_core::{Event, Record};
 
 use crate::builders::*;
@@ -216,4 +216,31 @@ fn a_session_may_be_saved_whenever_somebody_asks() {
     yard.event(Event::CheckpointTaken { at, attempt, checkpoint: checkpoint.clone() });
     let taken = |r: &Record| matches!(r, Record::CheckpointTaken { checkpoint: c, .. } if **c == *checkpoint);
     assert!(yard.records.iter().any(taken));
+}
+
+#[test]
+fn a_session_goes_on_from_where_it_was_parked_until_one_that_was_ready_ends_otherwise() {
+    use How::{NeverReady, Open, Over, Parked};
+    let (n1, n2, n3) = (node("n1"), node("n2"), node("n3"));
+    for (tried, goes_on) in [
+        (&[][..], false),
+        (&[(&n1, Open)], false),
+        (&[(&n1, Over)], false),
+        (&[(&n2, Parked)], false),
+        (&[(&n1, Parked)], true),
+        (&[(&n1, Parked), (&n2, Open)], true),
+        (&[(&n1, Parked), (&n2, Parked)], true),
+        (&[(&n1, Parked), (&n2, NeverReady), (&n3, Open)], true),
+        (&[(&n1, Parked), (&n2, Parked), (&n3, Open)], true),
+        (&[(&n1, Parked), (&n2, Over)], false),
+        (&[(&n1, Parked), (&n2, Over), (&n3, Open)], false),
+        (&[(&n1, Parked), (&n2, Over), (&n3, Parked)], false),
+        (&[(&n1, Parked), (&n2, Over), (&n1, Open)], false),
+        (&[(&n1, Parked), (&n2, Over), (&n1, Parked), (&n3, Open)], true),
+        (&[(&n1, Over), (&n1, Parked), (&n2, Open)], true),
+        (&[(&n2, Parked), (&n1, Open)], false),
+    ] {
+        let tried: Vec<_> = tried.iter().map(|&(node, how)| Tried { node, how }).collect();
+        assert_eq!(goes_on_from(&tried, &n1), goes_on, "{tried:?}");
+    }
 }
