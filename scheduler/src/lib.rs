@@ -19,7 +19,6 @@ mod garbage;
 mod health;
 mod inbox;
 mod jobs;
-mod lapse;
 mod link;
 mod listener;
 mod lock;

@@ -13,7 +13,7 @@
 use rollout::checkpoint::CheckpointId;
 use rollout::classify::{Counters, SessionEnd, SessionFacts, classify_session};
 use rollout::failure::Failure;
-use rollout::outcome::{Outcome, Parked, Times};
+use rollout::outcome::{Outcome, Parked, ParkedClaim, Times};
 use rollout::state::StepState;
 use rollout::{BootTime, Bytes, FailureCode, IncarnationId, Millis, NodeId, RolloutId, StepIndex, Timestamp};
 
@@ -79,13 +79,23 @@ impl ParkedAt {
         last.is_some_and(|saved| saved.attempt == self.attempt && saved.id == self.checkpoint)
     }
 
-    /// What is sent with its next sandbox: of its deadlines what is left now.
+    /// Who holds it. A claim lapses as that of a session that runs, after a silence of its time to live.
+    fn claim(&self, now: Now) -> Option<&ParkedClaim> {
+        let lapses_at = |claim: &ParkedClaim| {
+            let ttl_us = i64::try_from(claim.ttl.0.saturating_mul(1_000)).unwrap_or(i64::MAX);
+            Timestamp(self.at.0.saturating_add(ttl_us))
+        };
+        self.parked.claim.as_ref().filter(|claim| now.wall < lapses_at(claim))
+    }
+
+    /// What is sent with its next sandbox: its claim if somebody holds it yet, and of its deadlines what is
+    /// left now.
     pub fn to_send(&self, now: Now) -> Box<Parked> {
         let left = self.parked.left();
         let away = left.0.saturating_sub(self.due.since(now.boot).0);
         let less = |time: Millis| Millis(time.0.saturating_sub(away));
         let (time_left, idle_left) = (less(self.parked.time_left), less(self.parked.idle_left));
-        Box::new(Parked { time_left, idle_left, ..self.parked.clone() })
+        Box::new(Parked { claim: self.claim(now).cloned(), time_left, idle_left, ..self.parked.clone() })
     }
 
     /// When it is looked at, in this state; none: while it has a place it is watched as what runs.
@@ -105,6 +115,7 @@ impl ParkedAt {
 pub struct ParkedSession {
     pub rollout: RolloutId,
     pub step: StepIndex,
+    /// Who holds it; none too if the claim has lapsed.
     pub driver: Option<String>,
 }
 
@@ -198,7 +209,7 @@ impl Cluster {
     }
 
     /// The sessions of a job that have no sandbox.
-    pub fn parked_sessions(&self, job: rollout::JobId) -> Vec<ParkedSession> {
+    pub fn parked_sessions(&self, now: Now, job: rollout::JobId) -> Vec<ParkedSession> {
         let Some(job) = self.jobs.get(&job) else { return Vec::new() };
         let mut found = Vec::new();
         for (&index, group) in &job.groups {
@@ -208,7 +219,7 @@ impl Cluster {
                     found.push(ParkedSession {
                         rollout: slot.member.in_group(job.group_id(index)),
                         step: slot.step,
-                        driver: was.parked.claim.as_ref().map(|claim| claim.driver.clone()),
+                        driver: was.claim(now).map(|claim| claim.driver.clone()),
                     });
                 }
             }

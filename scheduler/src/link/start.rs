@@ -16,7 +16,6 @@ use scheduler_core::event::Fence;
 use super::Outgoing;
 use crate::clock;
 use crate::jobs::{JobFacts, Jobs};
-use crate::lapse;
 
 /// Resolves starts; cheap to clone.
 #[derive(Debug, Clone)]
@@ -82,12 +81,8 @@ impl Starts {
         };
         let outcome = |key: (RolloutId, StepIndex)| outcomes[asked.binary_search(&key).ok()?].as_deref();
         let steps = resolved(&facts, orders).await;
-        let mut parked = Vec::with_capacity(orders.len());
-        for order in orders {
-            parked.push(self.parked(order).await);
-        }
-        let each = orders.iter().zip(steps).zip(parked).map(|((order, step), parked)| {
-            let (mut step, parked) = (step?, parked?);
+        let each = orders.iter().zip(steps).map(|(order, step)| {
+            let mut step = step?;
             let rollout = order.attempt.rollout;
             for (name, value) in who(order.attempt, step.name.as_str()) {
                 step.env.entry(name.to_owned()).or_insert(value);
@@ -106,24 +101,10 @@ impl Starts {
                 keep: order.keep,
                 inputs,
                 base: order.base.as_deref().map(to_wire::checkpoint),
-                parked: parked.as_deref().map(to_wire::parked),
+                parked: order.parked.as_deref().map(to_wire::parked),
             })
         });
         each.collect()
-    }
-
-    /// Without the claim, if it lapsed while there was no sandbox: any driver may have the session.
-    async fn parked(&self, order: &StartOrder) -> Result<Option<Box<Parked>>, Failure> {
-        let mut parked = order.parked.clone();
-        if let Some(parked) = parked.as_mut().filter(|parked| parked.claim.is_some()) {
-            let attempts = self.jobs.reads().attempts(order.attempt.rollout).await;
-            let attempts = attempts.map_err(|error| storage(&error))?;
-            let lapses_at = lapse::lapses_at(&attempts, order.attempt.step);
-            if lapses_at.is_some_and(|at| at <= clock::wall()) {
-                parked.claim = None;
-            }
-        }
-        Ok(parked)
     }
 
     async fn facts(&self, job: JobId) -> Result<Arc<JobFacts>, Failure> {

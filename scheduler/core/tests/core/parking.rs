@@ -72,7 +72,7 @@ fn a_parked_session_takes_nothing_and_the_next_call_brings_it_back_with_its_file
         assert_eq!(yard.cluster.whereabouts(rollout(0), TALK), Whereabouts::Parked, "{restarts}");
         assert_eq!((used(&yard), yard.ends().len(), yard.starts().len()), (0, 0, 0));
         assert!(yard.cluster.has_sessions_left(JOB));
-        let found = yard.cluster.parked_sessions(JOB);
+        let found = yard.cluster.parked_sessions(yard.now, JOB);
         assert_eq!((found.len(), found[0].driver.as_deref()), (1, Some("d")));
         let why = yard.cluster.explain(yard.now, ExplainTarget::Step(rollout(0), TALK)).unwrap();
         assert!(why.lines[0].contains("resumes on the next call"), "{why:?}");
@@ -185,6 +185,38 @@ fn what_is_sent_with_it_is_what_is_left_of_its_deadlines() {
     yard.later(Millis(2_000));
     yard.attach("n1", 1, 1000);
     assert_eq!(left(&yard), Some((41_000, 11_000, 1_000)));
+}
+
+#[test]
+fn a_claim_lapses_its_time_after_its_session_was_parked_last() {
+    let driver = |yard: &Yard| yard.cluster.parked_sessions(yard.now, JOB).remove(0).driver;
+    let sent = |yard: &Yard| sent_along(yard).map(|sent| sent.claim.map(|claim| claim.driver));
+    for restarts in [false, true] {
+        let (mut yard, _) = away();
+        if restarts {
+            yard.restart();
+            yard.attach("n1", 1, 1000);
+        }
+        yard.later(Millis(4_999));
+        assert_eq!(driver(&yard).as_deref(), Some("d"));
+        yard.later(Millis(1));
+        assert_eq!(driver(&yard), None);
+        call(&mut yard);
+        assert_eq!(sent(&yard), Some(None), "any driver may have it");
+        let back = yard.starts().remove(0);
+        begin(&mut yard, &back);
+        let again = parked(&yard, &back, 50_000, 20_000);
+        yard.end_with(&back, again);
+        yard.later(Millis(4_000));
+        assert_eq!(driver(&yard).as_deref(), Some("d"), "it was held when it was parked again");
+        call(&mut yard);
+        assert_eq!(sent(&yard), Some(Some("d".to_owned())));
+        // A sandbox to go on in that failed changes nothing.
+        let back = yard.starts().remove(0);
+        yard.end(&back, Some(FailureCode::StartFailed), None);
+        yard.later(Millis(1_000));
+        assert_eq!(sent(&yard), Some(None), "sent again it is nobody's");
+    }
 }
 
 #[test]

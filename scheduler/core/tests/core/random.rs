@@ -431,7 +431,8 @@ impl World {
     /// Somebody calls a session that is parked.
     fn call_parked(&mut self) {
         let jobs = self.plans.keys().copied();
-        let parked: Vec<_> = jobs.flat_map(|job| self.yard.cluster.parked_sessions(job)).collect();
+        let parked: Vec<_> =
+            jobs.flat_map(|job| self.yard.cluster.parked_sessions(self.yard.now, job)).collect();
         if let Some(found) = self.random.pick(&parked) {
             self.called += 1;
             self.deliver(Event::Thaw { rollout: found.rollout, step: found.step });

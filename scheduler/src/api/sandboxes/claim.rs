@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use futures::{StreamExt as _, stream};
-use rollout::{JobId, NodeId, RolloutId, SandboxId, StepIndex, Timestamp};
+use rollout::{JobId, NodeId, RolloutId, SandboxId, StepIndex};
 use rollout_wire::v1;
 use scheduler_core::Event;
 use scheduler_core::sessions::{LiveSession, Whereabouts};
@@ -16,7 +16,6 @@ use super::{Refused, SandboxesService, client};
 use crate::api::submit::check_key;
 use crate::api::{ApiError, job_id};
 use crate::inbox::Input;
-use crate::{clock, lapse};
 
 /// Bytes of the name of a driver.
 const DRIVER_BYTES_MAX: usize = 255;
@@ -33,8 +32,6 @@ const HUNG: Duration = Duration::from_secs(10);
 const ASK_AGAIN: Duration = Duration::from_secs(1);
 /// After its start the scheduler waits for so long for nodes that may have what a driver holds.
 const NODES_BACK: Duration = Duration::from_secs(10);
-/// Parked sessions of one job whose claims are read at one look.
-const LAPSES_READ_MAX: usize = 16;
 /// Nodes asked at once what a driver holds.
 const NODES_AT_ONCE: usize = 64;
 
@@ -51,8 +48,6 @@ struct Desk {
     held: BTreeMap<Key, Held>,
     /// Those that ran before the desk was there: any driver may hold them.
     before: Option<BTreeSet<Key>>,
-    /// Of parked sessions that are held: when that ends, at the soonest.
-    lapses: BTreeMap<(RolloutId, StepIndex), Timestamp>,
 }
 
 /// What runs, read once for all who wait.
@@ -174,7 +169,7 @@ pub(super) async fn claim(
         }
         let found = desk.find(&round).await;
         if found.is_none() {
-            desk.call_parked(&round).await?;
+            round.call_parked().await?;
         }
         drop(desk);
         if let Some((live, session)) = found {
@@ -233,64 +228,6 @@ impl Desk {
         }
         self.listing = Some(Listing { read_at: now, told, nodes: Arc::new(nodes), are_left });
         Ok(are_left)
-    }
-
-    /// A session without a sandbox that the driver held, or asks for, comes back: one that nobody holds (any
-    /// more) too, if no other was found. What comes of it is news.
-    async fn call_parked(&mut self, round: &Round<'_>) -> Result<(), Refused> {
-        let (job, wanted, driver) = (round.job, round.wanted, round.request.driver.clone());
-        let held_only = round.request.held_only;
-        let asked = round.service.jobs.ask(move |cluster, _| {
-            let parked = cluster.parked_sessions(job).into_iter();
-            let theirs = parked.filter(|found| wanted.is_none_or(|wanted| wanted == found.rollout));
-            let (mut free, mut held) = (None, Vec::new());
-            for found in theirs {
-                let step = (found.rollout, found.step);
-                match &found.driver {
-                    Some(held_by) if *held_by != driver => held.push(step),
-                    Some(_) => return (Some(step), held),
-                    None if held_only => {}
-                    None => free = free.or(Some(step)),
-                }
-            }
-            (free, held)
-        });
-        let (free, held) = asked.await?.unwrap_or_default();
-        let found = match free {
-            None if !held_only => self.lapsed(round, held).await?,
-            free => free,
-        };
-        if let Some((rollout, step)) = found {
-            let event = Event::Thaw { rollout, step };
-            round.service.jobs.inbox.send(Input::Event(event)).await?;
-        }
-        Ok(())
-    }
-
-    /// One of those whose claim another driver held until it was silent for too long. What is read of one
-    /// holds until then: a driver that comes back in time only holds it longer.
-    async fn lapsed(
-        &mut self,
-        round: &Round<'_>,
-        held: Vec<(RolloutId, StepIndex)>,
-    ) -> Result<Option<(RolloutId, StepIndex)>, Refused> {
-        let now = clock::wall();
-        if round.wanted.is_none() {
-            let held: BTreeSet<_> = held.iter().copied().collect();
-            self.lapses.retain(|step, _| held.contains(step));
-        }
-        let may_be = |step: &&(RolloutId, StepIndex)| self.lapses.get(*step).is_none_or(|&at| at <= now);
-        let looked_at: Vec<_> = held.iter().filter(may_be).take(LAPSES_READ_MAX).copied().collect();
-        for (rollout, step) in looked_at {
-            let attempts = round.service.jobs.reads.attempts(rollout).await?;
-            match lapse::lapses_at(&attempts, step) {
-                Some(at) if at > now => drop(self.lapses.insert((rollout, step), at)),
-                Some(_) => return Ok(Some((rollout, step))),
-                // Its end is not stored yet.
-                None => {}
-            }
-        }
-        Ok(None)
     }
 
     /// A session that its node gives to the driver: what it holds already first.
@@ -394,6 +331,33 @@ enum Answer {
 }
 
 impl Round<'_> {
+    /// A session without a sandbox that the driver held, or asks for, comes back: one that nobody holds (any
+    /// more) too, if no other was found. What comes of it is news.
+    async fn call_parked(&self) -> Result<(), Refused> {
+        let (job, wanted, driver) = (self.job, self.wanted, self.request.driver.clone());
+        let held_only = self.request.held_only;
+        let asked = self.service.jobs.ask(move |cluster, now| {
+            let parked = cluster.parked_sessions(now, job).into_iter();
+            let theirs = parked.filter(|found| wanted.is_none_or(|wanted| wanted == found.rollout));
+            let mut free = None;
+            for found in theirs {
+                let step = (found.rollout, found.step);
+                match &found.driver {
+                    Some(held_by) if *held_by == driver => return Some(step),
+                    Some(_) => {}
+                    None if held_only => {}
+                    None => free = free.or(Some(step)),
+                }
+            }
+            free
+        });
+        if let Some((rollout, step)) = asked.await?.flatten() {
+            let event = Event::Thaw { rollout, step };
+            self.service.jobs.inbox.send(Input::Event(event)).await?;
+        }
+        Ok(())
+    }
+
     /// For the rollout that is wanted, or for any of the job.
     async fn ask(&self, node: &NodeId, held_only: bool) -> Answer {
         let Ok(channel) = self.service.channels.to(node) else { return Answer::Away };
