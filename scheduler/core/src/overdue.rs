@@ -8,7 +8,7 @@
 use rollout::failure::Failure;
 use rollout::plan::{Field, StepPlan};
 use rollout::state::StepState;
-use rollout::{AttemptId, BootTime, FailureCode, Millis, StepIndex};
+use rollout::{BootTime, FailureCode, Millis, StepIndex};
 
 use crate::cluster::Cluster;
 use crate::command::{Command, Target};
@@ -78,7 +78,7 @@ impl Cluster {
             && due <= now.boot
         {
             // Its time has not begun.
-            if self.attempt_of(at).is_some_and(|attempt| self.is_unsent(attempt)) {
+            if self.has_unsent(at) {
                 self.watch(now, at);
                 continue;
             }
@@ -98,9 +98,16 @@ impl Cluster {
         }
     }
 
-    fn attempt_of(&self, at: At) -> Option<AttemptId> {
-        let detail = self.jobs.get(&at.group.job)?.groups.get(&at.group.index)?.details.get(&at.slot)?;
-        Some(at.attempt(detail.attempts.checked_sub(1)?))
+    /// Whether its start waits for the credit of the node it is placed on.
+    fn has_unsent(&self, at: At) -> bool {
+        let group = self.jobs.get(&at.group.job).and_then(|job| job.groups.get(&at.group.index));
+        let detail = group.and_then(|group| group.details.get(&at.slot));
+        detail.is_some_and(|detail| {
+            let attempt = detail.attempts.checked_sub(1).map(|attempt| at.attempt(attempt));
+            attempt
+                .zip(detail.place.as_ref())
+                .is_some_and(|(attempt, place)| self.is_unsent(&place.node, attempt))
+        })
     }
 
     fn stop_again(&mut self, at: At) {

@@ -255,15 +255,16 @@ impl Cluster {
         for (attempt, generation) in grants {
             let to = Target { node: id.clone(), incarnation, generation };
             // The end of another may have taken it back.
-            if self.is_unsent(attempt) {
+            if self.is_unsent(id, attempt) {
                 let why = format!("node {id} was lost before this was sent to it");
                 self.take_one_back(now, &to, attempt, &why, records);
             }
         }
     }
 
-    pub(crate) fn is_unsent(&self, attempt: AttemptId) -> bool {
-        self.nodes.values().any(|node| node.pace.has(attempt))
+    /// Whether the start of this attempt, which is placed there, waits.
+    pub(crate) fn is_unsent(&self, node: &NodeId, attempt: AttemptId) -> bool {
+        self.nodes.get(node).is_some_and(|node| node.pace.has(attempt))
     }
 
     /// Withdraws what was told to stop before it was sent; whether there was any.
@@ -287,7 +288,7 @@ impl Cluster {
             any = true;
             for command in stopped {
                 let Command::Kill { to, attempt, reason, .. } = command else { continue };
-                if self.is_unsent(attempt) {
+                if self.is_unsent(&to.node, attempt) {
                     self.take_one_back(now, &to, attempt, &reason, records);
                 }
             }
