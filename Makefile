@@ -35,7 +35,7 @@ lint: ## formatting and lints only
 	cargo clippy --locked --workspace --all-targets -- -D warnings
 
 bench: setup ## the benches beside their peers and floors, one JSON line each (minutes, a quiet machine)
-	for bench in create burst session idle density checkpoint rollout; do cargo run --locked --release -p benches -- $$bench; done
+	for bench in create burst session idle density checkpoint rollout; do cargo run --locked --release -p benches -- $$bench || exit 1; done
 
 soak: build ## 10,000 sandboxes and thousands of rollouts under kill -9 of every part, the largest sizes, census after each
 	.ci/soak
