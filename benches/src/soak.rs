@@ -2,6 +2,8 @@
 //! resumed at once, idle out or are left alone, and small jobs beside them, while executor, scheduler and
 //! broker are killed again and again. At the end every sandbox and every rollout has ended exactly once,
 //! no action was done twice, no answer was wrong, the ledger is empty and nothing is left on the machine.
+//! Only a broker takes sandboxes along: an executor that is killed and started again within their lease
+//! loses none, and at most breaks off what it was doing.
 //!
 //! `soak [--sandboxes N] [--seed N] [--width N] [--executor-every N] [--scheduler-every N]
 //! [--broker-every N] [--job-every N]`: sandboxes (default 10,000; forks come on top), the seed (default: a
@@ -52,10 +54,40 @@ struct Every {
 struct Seen {
     /// None: it was refused.
     id: Option<String>,
-    /// Whether an executor or a broker was killed in its time.
-    is_disturbed: bool,
+    /// Whether it may have been lost with its broker or its lease.
+    may_be_lost: bool,
     /// Its worker ended it.
     is_killed: bool,
+}
+
+/// Times without something. Odd meanwhile; grows with each change.
+#[derive(Debug, Default)]
+struct Absence(AtomicU64);
+
+impl Absence {
+    fn begins(&self) {
+        self.0.fetch_add(1, Ordering::SeqCst);
+    }
+
+    fn ends(&self) {
+        self.0.fetch_add(1, Ordering::SeqCst);
+    }
+
+    fn mark(&self) -> u64 {
+        self.0.load(Ordering::SeqCst)
+    }
+
+    /// Whether there was such a time since, or at, this mark.
+    fn was_since(&self, mark: u64) -> bool {
+        mark % 2 == 1 || self.mark() != mark
+    }
+}
+
+/// A time of a run, to ask what happened since.
+#[derive(Debug, Clone, Copy)]
+struct Mark {
+    lost: u64,
+    executor: u64,
 }
 
 /// What all workers share.
@@ -66,8 +98,10 @@ struct Run {
     seed: u64,
     /// Sandboxes begun.
     begun: AtomicUsize,
-    /// Odd while an executor or a broker is away; grows with each change.
-    epoch: AtomicU64,
+    /// When sandboxes may be lost: their broker was killed, or no executor came within their lease.
+    lost: Absence,
+    /// When the executor is away, and what it was doing breaks off.
+    executor: Absence,
     /// By their label [`NUMBER`].
     seen: Mutex<BTreeMap<String, Seen>>,
     wrong: Mutex<Vec<String>>,
@@ -88,13 +122,18 @@ impl Run {
         *lock(&self.ends).entry(what.to_owned()).or_default() += 1;
     }
 
-    fn epoch(&self) -> u64 {
-        self.epoch.load(Ordering::SeqCst)
+    fn mark(&self) -> Mark {
+        Mark { lost: self.lost.mark(), executor: self.executor.mark() }
     }
 
-    /// Whether an executor or a broker was away at any time since.
-    fn is_disturbed_since(&self, epoch: u64) -> bool {
-        epoch % 2 == 1 || self.epoch() != epoch
+    /// Whether a sandbox that was there may be no more, by what was done to the yard.
+    fn may_be_lost_since(&self, mark: Mark) -> bool {
+        self.lost.was_since(mark.lost)
+    }
+
+    /// Whether what was being done may have broken off.
+    fn may_break_off_since(&self, mark: Mark) -> bool {
+        self.may_be_lost_since(mark) || self.executor.was_since(mark.executor)
     }
 
     fn see(&self, number: &str, seen: Seen) {
@@ -164,7 +203,8 @@ async fn work(
         image,
         seed,
         begun: AtomicUsize::new(0),
-        epoch: AtomicU64::new(0),
+        lost: Absence::default(),
+        executor: Absence::default(),
         seen: Mutex::default(),
         wrong: Mutex::default(),
         ends: Mutex::default(),

@@ -106,7 +106,7 @@ async fn sandboxes(run: &Run) -> Result<()> {
                     run.wrong(format!("{number} was told to be {:?} and is {}", seen.id, one.id));
                 }
                 if let Some(failure) = &one.failure
-                    && !seen.is_disturbed
+                    && !seen.may_be_lost
                     && seen.is_killed
                 {
                     run.wrong(format!("{number}, {}: ended undisturbed: {failure:?}", one.id));

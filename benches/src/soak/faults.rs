@@ -10,6 +10,7 @@ use anyhow::{Result, ensure};
 
 use super::life;
 use super::{Every, Run};
+use crate::report::tell;
 use crate::yard::Yard;
 
 /// Between two looks at how far it is.
@@ -17,6 +18,9 @@ pub const LOOK_EVERY: Duration = Duration::from_millis(20);
 /// A hang guard, for a node that comes back.
 const BACK_WAIT: Duration = Duration::from_secs(240);
 const BACK_PAUSE: Duration = Duration::from_millis(50);
+/// At least this much of its lease (8 s from the last heartbeat, one a second) an executor has left when it is
+/// killed.
+const LEASE_LEFT_MIN: Duration = Duration::from_secs(6);
 /// Rollouts of a job.
 pub const ROLLOUTS: usize = 20;
 
@@ -26,12 +30,14 @@ pub struct Faults {
     kills: BTreeMap<&'static str, usize>,
     jobs: Vec<String>,
     probes: usize,
+    /// Executors that did not come back within the lease.
+    late: usize,
 }
 
 impl Faults {
     pub fn new(run: Arc<Run>, every: Every) -> Self {
         let kills = ["broker", "executor", "scheduler"].into_iter().map(|part| (part, 0)).collect();
-        Self { run, every, kills, jobs: Vec::new(), probes: 0 }
+        Self { run, every, kills, jobs: Vec::new(), probes: 0, late: 0 }
     }
 
     pub fn kills(&self) -> BTreeMap<&'static str, usize> {
@@ -58,37 +64,79 @@ impl Faults {
             self.count("scheduler");
         }
         if due(self.kills["broker"], self.every.broker) {
-            self.run.epoch.fetch_add(1, Ordering::SeqCst);
+            self.run.lost.begins();
             ensure!(yard.kill_broker()?, "there is no broker to kill");
             self.count("broker");
             self.back(yard).await?;
+            self.run.lost.ends();
         }
         if due(self.kills["executor"], self.every.executor) {
-            self.run.epoch.fetch_add(1, Ordering::SeqCst);
-            yard.kill_executor()?;
-            yard.start_executor()?;
-            self.count("executor");
-            self.back(yard).await?;
+            self.restart(yard).await?;
         }
         if !yard.executor_runs()? {
             self.run.wrong(format!("the executor ended by itself\n{}", yard.logs()));
-            self.run.epoch.fetch_add(1, Ordering::SeqCst);
+            self.run.lost.begins();
             self.back(yard).await?;
+            self.run.lost.ends();
         }
         Ok(())
     }
 
     /// Sees to it that everything runs before the books are closed.
     pub async fn settle(&mut self, yard: &mut Yard) -> Result<()> {
-        self.run.epoch.fetch_add(1, Ordering::SeqCst);
-        self.back(yard).await
+        self.run.lost.begins();
+        self.back(yard).await?;
+        self.run.lost.ends();
+        if self.kills["executor"] > 0 && self.late == self.kills["executor"] {
+            self.run.wrong(format!("none of {} executors came within the lease of its sandboxes", self.late));
+        }
+        Ok(())
+    }
+
+    /// SIGKILL of the executor, and another at once: within the lease nothing is lost, and it goes on as the
+    /// same incarnation.
+    async fn restart(&mut self, yard: &mut Yard) -> Result<()> {
+        let before = self.run.client.attached().await?.incarnation;
+        self.run.executor.begins();
+        let killed_at = Instant::now();
+        yard.kill_executor()?;
+        yard.start_executor()?;
+        self.count("executor");
+        let run = Arc::clone(&self.run);
+        let late = {
+            let back = self.back(yard);
+            tokio::pin!(back);
+            match tokio::time::timeout_at((killed_at + LEASE_LEFT_MIN).into(), &mut back).await {
+                Ok(back) => {
+                    back?;
+                    false
+                }
+                Err(_) => {
+                    run.lost.begins();
+                    back.await?;
+                    true
+                }
+            }
+        };
+        let after = self.run.client.attached().await?.incarnation;
+        if late {
+            self.late += 1;
+            self.run.lost.ends();
+        } else if before != after {
+            self.run.wrong(format!("incarnation {before} was not taken over: {after}\n{}", yard.logs()));
+        }
+        self.run.executor.ends();
+        let took = if late { "after its lease" } else { "within its lease" };
+        self.run.count(&format!("executor: back {took}"));
+        tell(&format!("executor: back {took}, after {} ms", killed_at.elapsed().as_millis()));
+        Ok(())
     }
 
     fn count(&mut self, part: &'static str) {
         *self.kills.entry(part).or_default() += 1;
     }
 
-    /// Waits until the node makes sandboxes again, and ends the odd epoch. An executor that ended since
+    /// Waits until the node makes sandboxes again. An executor that ended since
     /// its broker is gone is started again, as whoever supervises it would.
     async fn back(&mut self, yard: &mut Yard) -> Result<()> {
         let begun = Instant::now();
@@ -107,11 +155,9 @@ impl Faults {
                 ensure!(begun.elapsed() < BACK_WAIT, "the node does not come back\n{}", yard.logs());
             };
             if works {
-                break;
+                return Ok(());
             }
         }
-        self.run.epoch.fetch_add(1, Ordering::SeqCst);
-        Ok(())
     }
 }
 

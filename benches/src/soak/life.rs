@@ -7,7 +7,7 @@ use rand::{Rng, SeedableRng};
 use rollout_wire::{CODE_METADATA, v1};
 use tonic::{Code, Status};
 
-use super::{IDLE, LABEL, NUMBER, Run, Seen};
+use super::{IDLE, LABEL, Mark, NUMBER, Run, Seen};
 use crate::yard::{shell, small};
 
 /// How long a call is repeated while parts of the yard are away: a hang guard.
@@ -53,6 +53,18 @@ enum Cut {
     Unknown,
     /// Something else, which should not be.
     Wrong(String),
+}
+
+impl Cut {
+    /// Whether it is what was done to the yard since then: a sandbox may be lost with its broker, and an
+    /// action breaks off with its executor too.
+    fn is_due(&self, run: &Run, since: Mark) -> bool {
+        match self {
+            Self::Over => run.may_be_lost_since(since),
+            Self::Unknown => run.may_break_off_since(since),
+            Self::Wrong(_) => false,
+        }
+    }
 }
 
 /// The stable code of a refusal; empty: the connection broke.
@@ -105,7 +117,7 @@ struct Held<'a> {
 pub async fn live(run: &Run, n: usize) {
     let mut rng = StdRng::seed_from_u64(run.seed.wrapping_mul(1_000_003).wrapping_add(n as u64));
     let plan = PLANS[rng.random_range(0..PLANS.len())];
-    let epoch = run.epoch();
+    let mark = run.mark();
     let number = n.to_string();
     let mut request = small(&format!("soak-{n}"), &run.image);
     request.labels = [(LABEL.to_owned(), run.seed.to_string()), (NUMBER.to_owned(), number.clone())].into();
@@ -123,7 +135,7 @@ pub async fn live(run: &Run, n: usize) {
             match cut {
                 Ok(()) => {}
                 Err(Cut::Wrong(what)) => run.wrong(format!("{number} ({plan:?}, {}): {what}", sandbox.id)),
-                Err(_) if run.is_disturbed_since(epoch) => {}
+                Err(cut) if cut.is_due(run, mark) => {}
                 Err(Cut::Over) if plan == Plan::LeftIdle => {}
                 Err(cut) => run.wrong(format!("{number} ({plan:?}, {}): {cut:?} undisturbed", sandbox.id)),
             }
@@ -133,18 +145,18 @@ pub async fn live(run: &Run, n: usize) {
             (Some(sandbox.id), !is_left)
         }
         Err(what) => {
-            if !run.is_disturbed_since(epoch) {
+            if !run.may_be_lost_since(mark) {
                 run.wrong(format!("{number} ({plan:?}) was not made, undisturbed: {what}"));
             }
             (None, false)
         }
     };
-    run.see(&number, Seen { id, is_disturbed: run.is_disturbed_since(epoch), is_killed });
+    run.see(&number, Seen { id, may_be_lost: run.may_be_lost_since(mark), is_killed });
 }
 
 /// Whether a sandbox can be made and works.
 pub async fn probe(run: &Run, k: usize) -> bool {
-    let number = format!("probe-{k}");
+    let (number, mark) = (format!("probe-{k}"), run.mark());
     let mut request = small(&format!("soak-{number}"), &run.image);
     request.labels = [(LABEL.to_owned(), run.seed.to_string()), (NUMBER.to_owned(), number.clone())].into();
     let (id, works) = match create(run, &request).await {
@@ -156,7 +168,7 @@ pub async fn probe(run: &Run, k: usize) -> bool {
         }
         Err(_) => (None, false),
     };
-    run.see(&number, Seen { id, is_disturbed: true, is_killed: true });
+    run.see(&number, Seen { id, may_be_lost: run.may_be_lost_since(mark), is_killed: true });
     works
 }
 
@@ -276,7 +288,7 @@ impl Held<'_> {
     }
 
     async fn fork(&mut self, count: u32) -> Result<(), Cut> {
-        let epoch = self.run.epoch();
+        let begun = self.run.mark();
         let mark = format!("mark of {}", self.number);
         self.act(&format!("echo {mark} > mark")).await?;
         let labels = |run: &Run, number: &str| {
@@ -298,7 +310,7 @@ impl Held<'_> {
         .await;
         let reply = match reply {
             // One of the new ones did not start, or the old one was away.
-            Err(Cut::Wrong(_)) if self.run.is_disturbed_since(epoch) => return Err(Cut::Over),
+            Err(Cut::Wrong(_)) if self.run.may_be_lost_since(begun) => return Err(Cut::Over),
             other => other?,
         };
         if reply.sandboxes.len() != count as usize {
@@ -322,7 +334,7 @@ impl Held<'_> {
             fork.kill().await;
             match told {
                 Ok(()) => {}
-                Err(Cut::Over | Cut::Unknown) if self.run.is_disturbed_since(epoch) => {}
+                Err(cut) if cut.is_due(self.run, begun) => {}
                 Err(cut) => return Err(Cut::Wrong(format!("fork {}: {cut:?}", sandbox.id))),
             }
         }
