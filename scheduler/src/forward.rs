@@ -157,9 +157,9 @@ impl Forwards {
                     if let Some(status) = broken.get() {
                         return Err(status.clone());
                     }
+                    let is_late = is_late(&error);
                     let status = Status::from_error(Box::new(error));
-                    // The deadline of the caller, and not the node.
-                    if matches!(status.code(), tonic::Code::Cancelled | tonic::Code::DeadlineExceeded) {
+                    if is_late {
                         return Err(status);
                     }
                     Err(refused(gone(&self.service, &id, &node, status.message()).await))
@@ -167,6 +167,13 @@ impl Forwards {
             };
         }
     }
+}
+
+/// Whether the deadline of the caller is over, and not the node gone. A connection that ends while a call waits
+/// for it is called cancelled too.
+fn is_late(error: &(dyn std::error::Error + 'static)) -> bool {
+    std::iter::successors(Some(error), |error| error.source())
+        .any(|error| error.is::<tonic::TimeoutExpired>())
 }
 
 fn place(method: &str) -> Option<Place> {
@@ -199,4 +206,21 @@ pub(crate) async fn gone(service: &SandboxesService, id: &SandboxId, node: &Node
         return is_gone(id);
     }
     channels::node_lost(node, &rollout::text::shown(why, 200))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[derive(Debug, thiserror::Error)]
+    #[error("transport error")]
+    struct Transport(#[source] Box<dyn std::error::Error + Send + Sync>);
+
+    #[test]
+    fn only_a_deadline_is_not_the_end_of_a_node() {
+        let cancelled = || Status::cancelled("operation was canceled");
+        assert!(is_late(&Transport(Box::new(tonic::TimeoutExpired(())))));
+        assert!(!is_late(&Transport(Box::new(cancelled()))));
+        assert!(!is_late(&Transport(Box::new(Transport(Box::new(cancelled()))))));
+    }
 }
