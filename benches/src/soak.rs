@@ -131,6 +131,11 @@ impl Run {
         self.lost.was_since(mark.lost)
     }
 
+    /// Whether anything may have been lost in this run.
+    fn lost_any(&self) -> bool {
+        self.lost.mark() > 0
+    }
+
     /// Whether what was being done may have broken off.
     fn may_break_off_since(&self, mark: Mark) -> bool {
         self.may_be_lost_since(mark) || self.executor.was_since(mark.executor)

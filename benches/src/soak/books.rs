@@ -14,6 +14,8 @@ use crate::yard::Yard;
 const END_WAIT: Duration = Duration::from_secs(300);
 const PAUSE: Duration = Duration::from_millis(50);
 const PAGE_ROWS: u32 = 1_000;
+/// The code of what ended with its broker or its lease.
+const NODE_LOST: &str = "node_lost";
 
 pub async fn close(run: &Run, yard: &Yard, jobs: &[String]) -> Result<()> {
     let begun = Instant::now();
@@ -118,6 +120,9 @@ async fn sandboxes(run: &Run) -> Result<()> {
     for sandbox in told.into_values().flatten() {
         let why = sandbox.failure.as_ref().map_or("ended", |failure| failure.code.as_str());
         run.count(&format!("end: {why}"));
+        if why == NODE_LOST && !run.lost_any() {
+            run.wrong(format!("{} was lost and nothing took it along: {:?}", sandbox.id, sandbox.failure));
+        }
         if sandbox.state != "ended" {
             run.wrong(format!("{} has not ended: {}", sandbox.id, sandbox.state));
         }
@@ -153,6 +158,9 @@ fn rollouts(run: &Run, yard: &Yard, key: &str) -> Result<()> {
     let attempts: BTreeSet<_> = steps.iter().map(attempt).collect();
     if attempts.len() != steps.len() {
         run.wrong(format!("{key}: an attempt has two rows"));
+    }
+    for step in steps.iter().filter(|step| step["failure_code"] == NODE_LOST && !run.lost_any()) {
+        run.wrong(format!("{key}: lost, and nothing took it along: {step}"));
     }
     let well: Vec<_> = steps.iter().filter(|step| step["failure_code"].is_null()).map(attempt).collect();
     let once: BTreeSet<_> = well.iter().map(|(rollout, step, _)| (rollout, step)).collect();
