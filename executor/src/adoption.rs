@@ -60,6 +60,8 @@ pub(crate) struct Estate {
     pub heirs: Vec<Heir>,
     /// The largest number in a name that may be in use.
     pub serial: u64,
+    /// What nobody goes on with, to be removed with [`clear`].
+    pub unkept: Vec<PathBuf>,
 }
 
 /// Under which the attempts of this data directory ran.
@@ -99,9 +101,15 @@ pub(crate) async fn adopt(
     let heritage = Heritage { backends, workspaces, capture_bytes_max };
     let mut estate = Estate::default();
     let inherited = backends.first().inheritance().map_or_else(Vec::new, |left| left.sandboxes);
-    let records = records(attempts_dir);
-    let numbers = inherited.iter().map(String::as_str).chain(records.keys().map(|(_, name)| name.as_str()));
-    estate.serial = numbers.filter_map(serial).max().unwrap_or(0);
+    // Before anything new is made there.
+    let dir = attempts_dir.to_owned();
+    let left = tokio::task::spawn_blocking(move || LeftBehind::read(&dir)).await;
+    let LeftBehind { paths, records } =
+        left.map_err(io::Error::other).and_then(|left| left).unwrap_or_else(|error| {
+            tracing::warn!(dir = %attempts_dir.display(), %error, "what is there is neither gone on with nor removed");
+            LeftBehind::default()
+        });
+    estate.serial = last_serial(&inherited, &paths);
     // Of two that name one sandbox the later goes on in it; of the first only the outcome is left.
     let mut owners: BTreeMap<&str, &str> = BTreeMap::new();
     for ((_, name), record) in &records {
@@ -130,30 +138,33 @@ pub(crate) async fn adopt(
         let backend = Arc::clone(backend);
         tokio::spawn(async move { backend.disinherit().await });
     }
-    let kept: Vec<&Path> = estate.heirs.iter().map(|heir| heir.dir.as_path()).collect();
-    let dir = attempts_dir.to_owned();
-    let report = move |error| {
-        tracing::warn!(dir = %dir.display(), %error, "what nobody goes on with is not removed");
-    };
-    // Listed before anything new is made there.
-    match unkept(attempts_dir, &kept) {
-        Ok(paths) => {
-            drop(tokio::task::spawn_blocking(move || clear(paths).unwrap_or_else(report)));
-        }
-        Err(error) => report(error),
-    }
+    let kept: BTreeSet<PathBuf> =
+        estate.heirs.iter().flat_map(|heir| [heir.dir.clone(), record::path(&heir.dir)]).collect();
+    estate.unkept = paths.into_iter().filter(|path| !kept.contains(path)).collect();
     estate
 }
 
-/// By number and name, oldest first.
-fn records(attempts_dir: &Path) -> BTreeMap<(u64, String), Record> {
-    let Ok(entries) = std::fs::read_dir(attempts_dir) else { return BTreeMap::new() };
-    let read = |path: PathBuf| {
-        let name = path.file_stem().and_then(OsStr::to_str)?.to_owned();
-        Some(((serial(&name)?, name), Record::read(&path)?))
-    };
-    let paths = entries.flatten().map(|entry| entry.path());
-    paths.filter(|path| path.extension() == Some(OsStr::new(EXTENSION))).filter_map(read).collect()
+/// What there is in the directory of the attempts.
+#[derive(Debug, Default)]
+struct LeftBehind {
+    paths: Vec<PathBuf>,
+    /// By number and name, oldest first.
+    records: BTreeMap<(u64, String), Record>,
+}
+
+impl LeftBehind {
+    /// Blocks.
+    fn read(attempts_dir: &Path) -> io::Result<Self> {
+        let paths: Vec<PathBuf> =
+            std::fs::read_dir(attempts_dir)?.map(|entry| Ok(entry?.path())).collect::<io::Result<_>>()?;
+        let read = |path: &PathBuf| {
+            let name = path.file_stem().and_then(OsStr::to_str)?.to_owned();
+            Some(((serial(&name)?, name), Record::read(path)?))
+        };
+        let written = paths.iter().filter(|path| path.extension() == Some(OsStr::new(EXTENSION)));
+        let records = written.filter_map(read).collect();
+        Ok(Self { paths, records })
+    }
 }
 
 /// The number at the end of a name of ours.
@@ -161,19 +172,25 @@ fn serial(name: &str) -> Option<u64> {
     name.rsplit_once('-')?.1.parse().ok()
 }
 
-/// What is of nobody in this list.
-fn unkept(attempts_dir: &Path, kept: &[&Path]) -> io::Result<Vec<PathBuf>> {
-    let kept: BTreeSet<PathBuf> =
-        kept.iter().flat_map(|dir| [dir.to_path_buf(), record::path(dir)]).collect();
-    let paths = std::fs::read_dir(attempts_dir)?.map(|entry| Ok(entry?.path()));
-    paths.filter(|path| path.as_ref().map_or(true, |path| !kept.contains(path))).collect()
+/// The largest in the names of sandboxes and of what is there of attempts: a directory is made before
+/// anything is written down of it.
+fn last_serial(sandboxes: &[String], paths: &[PathBuf]) -> u64 {
+    let stems = paths.iter().filter_map(|path| path.file_stem().and_then(OsStr::to_str));
+    sandboxes.iter().map(String::as_str).chain(stems).filter_map(serial).max().unwrap_or(0)
 }
 
-fn clear(paths: Vec<PathBuf>) -> io::Result<()> {
+/// Removes what it can of these. Blocks.
+pub(crate) fn clear(paths: Vec<PathBuf>) {
     for path in paths {
-        if path.is_dir() { std::fs::remove_dir_all(&path)? } else { std::fs::remove_file(&path)? }
+        let removed =
+            if path.is_dir() { std::fs::remove_dir_all(&path) } else { std::fs::remove_file(&path) };
+        match removed {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                tracing::warn!(path = %path.display(), %error, "what nobody goes on with is not removed");
+            }
+            _ => {}
+        }
     }
-    Ok(())
 }
 
 /// Why an attempt is not taken over.
@@ -305,5 +322,37 @@ impl Heritage<'_> {
                 .map_err(|error| format!("its output: {error}"))
         };
         Ok([resume(Stream::Stdout, stdout)?, resume(Stream::Stderr, stderr)?])
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_number_is_in_use_that_only_a_directory_has() {
+        let dir = tempfile::tempdir().unwrap();
+        let at = |name: &str| dir.path().join(name);
+        std::fs::create_dir(at("job-7")).unwrap();
+        std::fs::write(at("job-5.record"), "of another build").unwrap();
+        std::fs::write(at("job-6.staged"), "half").unwrap();
+        let left = LeftBehind::read(dir.path()).unwrap();
+        assert!(left.records.is_empty());
+        assert_eq!(last_serial(&["job-3".to_owned()], &left.paths), 7);
+        assert_eq!(last_serial(&["job-9".to_owned()], &left.paths), 9);
+        assert_eq!(last_serial(&[], &[]), 0);
+    }
+
+    #[test]
+    fn what_cannot_be_removed_keeps_nothing_else() {
+        let dir = tempfile::tempdir().unwrap();
+        let at = |name: &str| dir.path().join(name);
+        std::fs::create_dir_all(at("job-2/deep")).unwrap();
+        std::fs::write(at("job-2/deep/file"), "").unwrap();
+        std::fs::write(at("job-3.record"), "").unwrap();
+        // No file has anything below it.
+        let never = at("job-3.record").join("file");
+        clear(vec![never, at("job-1"), at("job-2"), at("job-3.record")]);
+        assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0);
     }
 }

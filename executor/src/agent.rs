@@ -123,6 +123,7 @@ impl Agent {
     /// Goes on with what an executor that was killed held. Before anything else.
     pub fn take_over(&mut self, estate: Estate) {
         self.serial = estate.serial;
+        self.stragglers.spawn_blocking(move || adoption::clear(estate.unkept));
         for heir in estate.heirs {
             let Heir { order, dir, taken_at, held, sandbox, work } = heir;
             let at = At { attempt: order.attempt, generation: order.generation };
