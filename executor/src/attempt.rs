@@ -210,14 +210,14 @@ impl Serving<'_> {
 
 /// The outcome is written down before anything of it is gone.
 async fn ended(book: &record::Book, finish: Finish, mut sandbox: Option<Box<dyn Sandbox>>) -> Finished {
-    match (&finish, &sandbox) {
-        (Finish::Ended { outcome, kept }, Some(sandbox)) => {
+    match &finish {
+        Finish::Ended { outcome, kept } => {
             let stage = record::Stage::Ended { outcome: outcome.clone(), kept: *kept };
-            if let Err(error) = book.write(sandbox.as_ref(), stage) {
+            if let Err(error) = book.end(sandbox.as_deref(), stage) {
                 tracing::warn!(%error, "the end of an attempt is not written down");
             }
         }
-        _ => book.remove(),
+        Finish::Refused(_) => book.remove(),
     }
     if !matches!(finish, Finish::Ended { kept: true, .. })
         && let Some(sandbox) = sandbox.take()
@@ -293,4 +293,35 @@ fn panicked() -> Outcome {
     let failure = Failure::new(FailureCode::Unclassified, "the executor's runner of this attempt panicked");
     let clock = Clock { taken_at: wall_now(), began: Instant::now() };
     clock.never_started(failure, "")
+}
+
+#[cfg(test)]
+mod tests {
+    use record::{Record, Stage};
+
+    use super::*;
+    use crate::lifecycle::{Refusal, RefusalClass};
+
+    #[tokio::test]
+    async fn an_end_is_written_down_though_the_sandbox_did_not_come_back() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("job-1.record");
+        let book = record::tests::begun(path.clone());
+        let finished = ended(&book, Finished::panicked().finish, None).await;
+        let Finish::Ended { outcome, kept: false } = finished.finish else { panic!("it ended") };
+        match Record::read(&path).unwrap().stage {
+            Stage::Ended { outcome: written, kept: false } => assert_eq!(written, outcome),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[tokio::test]
+    async fn of_what_was_refused_nothing_stays() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("job-1.record");
+        let book = record::tests::begun(path.clone());
+        let refusal = Refusal { class: RefusalClass::Unhealthy, message: String::new() };
+        ended(&book, Finish::Refused(refusal), None).await;
+        assert!(!path.exists());
+    }
 }

@@ -3,6 +3,7 @@
 
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::Mutex;
 
 use prost::Message as _;
 use rollout::outcome::Outcome;
@@ -10,6 +11,7 @@ use rollout::{BootTime, Millis, Timestamp};
 use rollout_wire::v1;
 use serde::{Deserialize, Serialize};
 
+use crate::broker::serve::lock;
 use crate::lifecycle::Order;
 use crate::messages;
 use crate::sandbox::{Deed, Sandbox, Stats};
@@ -55,23 +57,37 @@ pub(crate) struct Begun {
 }
 
 /// Where the record of one attempt is kept.
-#[derive(Debug, Clone)]
+#[derive(Debug)]
 pub(crate) struct Book {
     path: PathBuf,
     order: String,
     taken_at: Timestamp,
+    /// Of the sandbox that it last wrote of.
+    deed: Mutex<Option<Deed>>,
 }
 
 impl Book {
     /// Beside the directory of the attempt.
     pub fn new(dir: &Path, order: &Order, taken_at: Timestamp) -> Self {
         let order = hex::encode(messages::to_start(order).encode_to_vec());
-        Self { path: path(dir), order, taken_at }
+        Self { path: path(dir), order, taken_at, deed: Mutex::default() }
     }
 
     /// Writes how far it has come. Nothing, for a sandbox that nobody could take over.
     pub fn write(&self, sandbox: &dyn Sandbox, stage: Stage) -> io::Result<()> {
         let Some(deed) = sandbox.deed() else { return Ok(()) };
+        *lock(&self.deed) = Some(deed.clone());
+        self.write_of(deed, stage)
+    }
+
+    /// Writes how it ended, whether or not its sandbox came back. Nothing, if there was none to write of:
+    /// then nothing had begun.
+    pub fn end(&self, sandbox: Option<&dyn Sandbox>, stage: Stage) -> io::Result<()> {
+        let deed = sandbox.and_then(Sandbox::deed).or_else(|| lock(&self.deed).clone());
+        deed.map_or(Ok(()), |deed| self.write_of(deed, stage))
+    }
+
+    fn write_of(&self, deed: Deed, stage: Stage) -> io::Result<()> {
         let record = Record { order: self.order.clone(), deed, taken_at: self.taken_at, stage };
         record.write(&self.path)
     }
@@ -114,5 +130,29 @@ impl Record {
             messages::Command::Start(order) => Some(*order),
             _ => None,
         }
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+
+    /// As after it was written that the work began in a sandbox.
+    pub fn begun(path: PathBuf) -> Book {
+        let deed = Deed {
+            id: "job-1".to_owned(),
+            image: "dir:base".to_owned(),
+            image_digest: String::new(),
+            workdir: "/".to_owned(),
+            id_base: 1 << 20,
+            init_pid: 2,
+            memory_disk: rollout::Bytes(0),
+            disk_limit: rollout::Bytes(0),
+            layers: Vec::new(),
+            base: None,
+        };
+        let book = Book { path, order: String::new(), taken_at: Timestamp(0), deed: Mutex::new(Some(deed)) };
+        book.end(None, Stage::Kept).unwrap();
+        book
     }
 }
