@@ -36,12 +36,20 @@ pub async fn blocking<T: Send + 'static>(
             // SAFETY: no memory involved.
             state.thread = Some(unsafe { libc::gettid() });
         }
-        let result = call();
-        let mut state = lock(&state);
-        (state.thread, state.is_over) = (None, true);
-        result
+        let _within = Within(&state);
+        call()
     };
     tokio::task::spawn_blocking(run).await.map_err(io::Error::other)?
+}
+
+/// A thread in the call. It leaves however the call ends.
+struct Within<'a>(&'a Mutex<State>);
+
+impl Drop for Within<'_> {
+    fn drop(&mut self) {
+        let mut state = lock(self.0);
+        (state.thread, state.is_over) = (None, true);
+    }
 }
 
 struct Interrupted(Arc<Mutex<State>>);
@@ -102,6 +110,14 @@ mod tests {
         assert!(tokio::time::timeout(Duration::from_millis(50), call).await.is_err());
         let left = tokio::time::timeout(Duration::from_secs(60), ended).await.expect("it ends").unwrap();
         assert!(left > 0, "it slept to its end");
+    }
+
+    #[tokio::test]
+    async fn no_signal_follows_a_call_that_panicked() {
+        let call = blocking::<()>(|| panic!("a fault of the call"));
+        assert_eq!(call.await.unwrap_err().kind(), io::ErrorKind::Other);
+        let runtime = tokio::runtime::Handle::current();
+        assert_eq!(runtime.metrics().num_alive_tasks(), 0, "a thread of the pool is signalled for ever");
     }
 
     #[tokio::test]
