@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use rollout::Bytes;
+use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::{MissedTickBehavior, interval};
 use tokio_util::sync::CancellationToken;
 
@@ -31,7 +32,7 @@ pub struct PressureBounds {
     /// of the time (`some avg10` of the kernel). With more than that, what stalls is one sandbox at its own
     /// limit, and the others would gain it nothing.
     pub stall_high: u32,
-    /// Sandboxes taken down at one look, a second apart.
+    /// Sandboxes on their way down at once. Looks are a second apart.
     pub per_look_max: usize,
 }
 
@@ -68,11 +69,11 @@ fn is_pressed(was: bool, level: Level, bounds: &PressureBounds) -> bool {
     level.available < bounds.available_low || (level.available < bounds.available_ok && (was || stalls))
 }
 
-/// Whom to take down now, first first.
-fn choose(mut candidates: Vec<Candidate>, bounds: &PressureBounds) -> Vec<Key> {
-    candidates.retain(|candidate| candidate.idle >= IDLE_MIN);
+/// Whom to take down now, first first, beside those that are `going` down already.
+fn choose(mut candidates: Vec<Candidate>, going: &[Key], bounds: &PressureBounds) -> Vec<Key> {
+    candidates.retain(|candidate| candidate.idle >= IDLE_MIN && !going.contains(&candidate.key));
     candidates.sort_by_key(|c| (!c.best_effort, std::cmp::Reverse(c.idle), c.key));
-    candidates.truncate(bounds.per_look_max);
+    candidates.truncate(bounds.per_look_max.saturating_sub(going.len()));
     candidates.into_iter().map(|candidate| candidate.key).collect()
 }
 
@@ -81,6 +82,7 @@ pub(crate) async fn watch(sessions: Arc<Sessions>, bounds: PressureBounds, token
     let mut looks = interval(LOOK_EVERY);
     looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let mut pressed = false;
+    let mut descent = Descent::default();
     loop {
         tokio::select! {
             _ = looks.tick() => {}
@@ -97,23 +99,53 @@ pub(crate) async fn watch(sessions: Arc<Sessions>, bounds: PressureBounds, token
             tracing::info!(pressed, available = %level.available.about(), stall = level.stall, "memory of the node");
         }
         if pressed {
-            tokio::select! {
-                () = take_down(&sessions, &bounds) => {}
-                () = token.cancelled() => return,
-            }
+            descent.go_on(&sessions, &bounds);
         }
     }
 }
 
-async fn take_down(sessions: &Sessions, bounds: &PressureBounds) {
+/// The sandboxes on their way down. One whose files take long to store delays no look. Dropped, they stay
+/// where they are.
+#[derive(Debug, Default)]
+struct Descent {
+    parks: JoinSet<()>,
+    going: Vec<(AbortHandle, Key)>,
+}
+
+impl Descent {
+    /// Begins with as many more as there is room for.
+    fn go_on(&mut self, sessions: &Sessions, bounds: &PressureBounds) {
+        let going = self.going();
+        for live in idlest(sessions, &going, bounds) {
+            let key = super::key(live.at);
+            self.begin(key, async move { live.park(IDLE_MIN).await });
+        }
+    }
+
+    fn begin(&mut self, key: Key, park: impl Future<Output = ()> + Send + 'static) {
+        self.going.push((self.parks.spawn(park), key));
+    }
+
+    /// Those that have not arrived.
+    fn going(&mut self) -> Vec<Key> {
+        while let Some(joined) = self.parks.try_join_next() {
+            if let Err(error) = joined {
+                tracing::error!(%error, "a sandbox was not taken down");
+            }
+        }
+        self.going.retain(|(park, _)| !park.is_finished());
+        self.going.iter().map(|&(_, key)| key).collect()
+    }
+}
+
+fn idlest(sessions: &Sessions, going: &[Key], bounds: &PressureBounds) -> Vec<Arc<Live>> {
     let lives: BTreeMap<Key, Arc<Live>> =
         sessions.all().into_iter().map(|live| (super::key(live.at), live)).collect();
     let could = lives.iter().filter(|(_, live)| live.can_go_down());
     let candidates =
         could.map(|(&key, live)| Candidate { key, idle: live.idle(), best_effort: live.step.best_effort });
-    let chosen = choose(candidates.collect(), bounds);
-    let down = chosen.iter().filter_map(|key| lives.get(key)).map(|live| live.park(IDLE_MIN));
-    futures::future::join_all(down).await;
+    let chosen = choose(candidates.collect(), going, bounds);
+    chosen.iter().filter_map(|key| lives.get(key).cloned()).collect()
 }
 
 /// Blocks.
@@ -175,10 +207,23 @@ mod tests {
             best_effort,
         };
         let chosen =
-            choose(vec![of(0, 50, false), of(1, 90, false), of(2, 3, true), of(3, 60, false)], &bounds);
+            choose(vec![of(0, 50, false), of(1, 90, false), of(2, 3, true), of(3, 60, false)], &[], &bounds);
         assert_eq!(chosen, [key(2), key(1), key(3)]);
+        // Those that go down already take their places, and are not chosen again.
+        let chosen = choose(vec![of(0, 50, false), of(1, 90, false)], &[key(1), key(2)], &bounds);
+        assert_eq!(chosen, [key(0)]);
         // One that a call is in has not been idle at all.
-        assert_eq!(choose(vec![of(0, 0, true), of(1, 1, true)], &bounds), []);
+        assert_eq!(choose(vec![of(0, 0, true), of(1, 1, true)], &[], &bounds), []);
+    }
+
+    #[tokio::test]
+    async fn one_that_takes_long_holds_its_own_place_only() {
+        let mut descent = Descent::default();
+        descent.begin(key(0), std::future::pending());
+        descent.begin(key(1), async {});
+        descent.begin(key(2), async { panic!("a fault of this one") });
+        tokio::task::yield_now().await;
+        assert_eq!(descent.going(), [key(0)]);
     }
 
     #[test]
