@@ -7,6 +7,7 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use nix::sys::socket::{
     AddressFamily, Backlog, SockFlag, SockType, UnixAddr, bind, connect, listen as begin, setsockopt, socket,
@@ -94,7 +95,11 @@ pub fn wait(broker: &Broker, listener: BorrowedFd<'_>) -> Option<OwnedFd> {
         if !is_readable(listener, wait_ms) {
             continue;
         }
-        let Ok(socket) = accept(listener) else { continue };
+        let Ok(socket) = accept(listener) else {
+            // Whoever knocked waits still, so the listener stays readable: without a descriptor for it, say.
+            std::thread::sleep(Duration::from_millis(left_ms.min(LOOK_EVERY_MS)));
+            continue;
+        };
         match answer(broker, socket.as_fd(), left_ms) {
             Ok(true) => return Some(socket),
             Ok(false) => return None,

@@ -19,7 +19,7 @@ use crate::sandbox::channel::{Channel, ChannelError};
 use crate::sandbox::image::Image;
 use crate::sandbox::{AdoptError, Adoption, BaseDeed, CreateError, Deed};
 
-/// For init to tell what runs.
+/// For a keeper to hand the channel out, and for init to tell what runs.
 const REPLAY_WAIT: Duration = Duration::from_secs(2);
 
 impl Container {
@@ -39,7 +39,10 @@ impl Container {
         let mut guard =
             super::Abandoned { client: Arc::clone(&self.shared.client), id: Some(deed.id.clone()) };
         let (keepers, id) = (Arc::clone(&self.shared.keepers), deed.id.clone());
-        let found = tokio::task::spawn_blocking(move || keepers.find(&id)).await;
+        // What comes later is dropped, and let go by that.
+        let finding = tokio::task::spawn_blocking(move || keepers.find(&id));
+        let found = tokio::time::timeout(REPLAY_WAIT, finding).await;
+        let found = found.map_err(|_| failed("asking the keepers")(io::ErrorKind::TimedOut.into()))?;
         let found = found.map_err(io::Error::other).map_err(failed("asking the keepers"))?;
         let found = found.map_err(|error| failed("asking the keepers")(error.into()))?;
         let (kept, channel) = found.ok_or_else(gone)?;
