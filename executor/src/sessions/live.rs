@@ -108,6 +108,8 @@ pub(crate) struct Live {
     pub(super) woken: Notify,
     sandbox: Arc<RwLock<Slot>>,
     claim: Mutex<Claim>,
+    /// Held while the claim is written down.
+    claim_file: Mutex<()>,
     activity: Mutex<Activity>,
     pub(crate) end: End,
     /// Every call ends with it.
@@ -202,6 +204,7 @@ impl Live {
             woken: Notify::new(),
             sandbox: Arc::new(RwLock::new(Some(sandbox))),
             claim: Mutex::new(claim),
+            claim_file: Mutex::default(),
             activity: Mutex::new(Activity { heard_at: Instant::now(), busy: 0 }),
             end: End::default(),
             closed: CancellationToken::new(),
@@ -234,33 +237,29 @@ impl Live {
     // ---- who drives it ------------------------------------------------------------------------
 
     /// The token of `driver`, if it may have the session.
-    pub(super) fn take_claim(&self, driver: &str, ttl: Duration) -> Option<String> {
+    pub(super) async fn take_claim(self: &Arc<Self>, driver: &str, ttl: Duration) -> Option<String> {
         if self.plan.unclaimed || self.is_over() || self.has_left() {
             return None;
         }
         let fresh = hex::encode(rand::random::<[u8; 16]>());
         self.keep_of_who_waits();
-        let token = {
-            let mut claim = lock(&self.claim);
-            let token = claim.take(driver, ttl, fresh, Instant::now());
-            if token.is_some()
-                && let Some(written) = claim.kept(Instant::now())
-            {
-                self.write_claim(&written);
-            }
-            token
-        };
-        if token.is_some() {
-            self.touch();
+        let token = lock(&self.claim).take(driver, ttl, fresh, Instant::now())?;
+        let live = Arc::clone(self);
+        if let Err(error) = tokio::task::spawn_blocking(move || live.write_claim()).await {
+            tracing::error!(sandbox = %self.id(), %error, "a claim would not outlive the executor");
         }
-        token
+        self.touch();
+        Some(token)
     }
 
-    /// Where the next executor finds it, if this one is killed.
-    fn write_claim(&self, claim: &ParkedClaim) {
+    /// Where the next executor finds it, if this one is killed. Blocks.
+    fn write_claim(&self) {
+        let _one_by_one = lock(&self.claim_file);
+        // As it is by now: of two that are taken, the later must not be written first.
+        let Some(claim) = lock(&self.claim).kept(Instant::now()) else { return };
         let path = self.dir.join(CLAIM_FILE);
         let staged = path.with_extension("staged");
-        let written = serde_json::to_vec(claim).map_err(std::io::Error::from);
+        let written = serde_json::to_vec(&claim).map_err(std::io::Error::from);
         let written = written.and_then(|bytes| std::fs::write(&staged, bytes));
         if let Err(error) = written.and_then(|()| std::fs::rename(&staged, &path)) {
             tracing::warn!(sandbox = %self.id(), %error, "a claim would not outlive the executor");

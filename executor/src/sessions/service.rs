@@ -247,13 +247,16 @@ impl Sandboxes for Service {
         };
         let mut worth: Vec<_> = self.sessions.all().into_iter().filter(of_the_kind).collect();
         worth.sort_by_cached_key(|live| !live.is_held_by(&request.driver));
-        let taken = worth.into_iter().find_map(|live| {
+        let mut taken = None;
+        for live in worth {
             if request.held_only && !live.is_held_by(&request.driver) {
-                return None;
+                continue;
             }
-            let claim = live.take_claim(&request.driver, ttl)?;
-            Some((live, claim))
-        });
+            if let Some(claim) = live.take_claim(&request.driver, ttl).await {
+                taken = Some((live, claim));
+                break;
+            }
+        }
         let session = taken.map(|(live, claim)| v1::Session {
             sandbox: live.name(),
             rollout: live.at.attempt.rollout.to_string(),
