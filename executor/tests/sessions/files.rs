@@ -1,5 +1,8 @@
 //! Files to and from a sandbox, while what runs in it works against it. Each refusal has its allow twin.
 
+use std::collections::BTreeSet;
+use std::path::Path;
+
 use rollout_wire::v1::{self, write_file_chunk::Chunk};
 use tonic::Status;
 
@@ -159,8 +162,23 @@ async fn an_upload_that_is_not_whole_leaves_nothing(lab: &mut Lab) {
     assert_eq!(sandbox.said("ls", "rm filler; ls -A").await, "f", "nothing half written");
     write(&sandbox, "f", &full, full.len() as u64).await.unwrap();
     lab.finish(&sandbox).await;
-    let left: Vec<_> = std::fs::read_dir(lab.yard.config.data_dir.join("attempts")).unwrap().collect();
-    assert!(left.len() <= 2, "its directory and its record at most: {left:?}");
+    nothing_gathered_stays(&lab.yard.config.data_dir.join("attempts"));
+}
+
+/// Only this attempt's directory is left, or its record, or neither, and no part of an upload in it.
+fn nothing_gathered_stays(attempts: &Path) {
+    let names = |dir: &Path| -> BTreeSet<String> {
+        // It may be removed meanwhile.
+        let entries = std::fs::read_dir(dir).into_iter().flatten();
+        entries.flatten().map(|entry| entry.file_name().into_string().unwrap()).collect()
+    };
+    let left = names(attempts);
+    let dirs: Vec<&str> = left.iter().map(|name| name.strip_suffix(".record").unwrap_or(name)).collect();
+    assert!(dirs.iter().all(|dir| *dir == dirs[0] && !dir.contains('.')), "of one attempt: {left:?}");
+    for dir in dirs {
+        let parts = names(&attempts.join(dir));
+        assert!(!parts.iter().any(|name| name.starts_with("upload-")), "half an upload in {dir}: {parts:?}");
+    }
 }
 
 async fn directories_are_listed_in_pages(lab: &mut Lab) {
