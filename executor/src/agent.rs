@@ -18,7 +18,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::adoption::{self, Estate, Heir, Work};
-use crate::attempt::record::{self, Record, Stage};
+use crate::attempt::record::Changes;
 use crate::attempt::{self, Assignment, Finished, Tools};
 use crate::capacity::{Measured, Vitals};
 use crate::capture::{self, Stream};
@@ -88,6 +88,8 @@ pub(crate) struct Agent {
     progressed: Option<mpsc::Receiver<(At, Progress)>>,
     /// Teardowns and creations nobody waits for.
     stragglers: TaskTracker,
+    /// To the records of attempts.
+    changes: Changes,
     log_reads: Arc<Semaphore>,
     identifying: Arc<Semaphore>,
     serial: u64,
@@ -95,7 +97,9 @@ pub(crate) struct Agent {
 }
 
 impl Agent {
+    /// Call within a tokio runtime.
     pub fn new(parts: Parts) -> Self {
+        let stragglers = TaskTracker::new();
         let (progress, progressed) = mpsc::channel(PROGRESS_QUEUE_MAX);
         Self {
             parts,
@@ -112,7 +116,8 @@ impl Agent {
             storages: watch::Sender::new(None),
             progress,
             progressed: Some(progressed),
-            stragglers: TaskTracker::new(),
+            changes: Changes::new(stragglers.clone()),
+            stragglers,
             log_reads: Arc::new(Semaphore::new(LOG_READS_MAX)),
             identifying: Arc::new(Semaphore::new(IDENTIFYING_MAX)),
             serial: 0,
@@ -343,7 +348,7 @@ impl Agent {
         if let Some((class, message)) = refused {
             let refusal = Refusal { class, message: message.to_owned() };
             if let Some(Some(dir)) = sandbox_of.and_then(|from| self.passed.remove(&from)) {
-                record::remove(&record::path(&dir));
+                self.changes.remove(dir);
             }
             let actions = self.parts.book.finish(at, Finish::Refused(refusal));
             return self.act(actions);
@@ -380,7 +385,7 @@ impl Agent {
         let Finished { finish, sandbox } = finished;
         self.kills.remove(&at);
         if let Some(Some(dir)) = self.continues.remove(&at).and_then(|from| self.passed.remove(&from)) {
-            record::remove(&record::path(&dir));
+            self.changes.remove(dir);
         }
         if let Finish::Ended { outcome, kept } = &finish {
             let failure = outcome.failure.as_ref();
@@ -424,25 +429,20 @@ impl Agent {
                 if self.kept.contains_key(&at.attempt) {
                     self.passed.insert(at.attempt, Some(dir));
                 } else {
-                    record::remove(&record::path(&dir));
+                    self.changes.remove(dir);
                 }
             }
             return;
         };
-        let path = record::path(&dir);
-        let passed = self.passed.get_mut(&at.attempt);
         // Of one whose sandbox waits the record stays, until the attempt is forgotten.
-        match Record::read(&path).filter(|_| passed.is_some() || self.parts.book.is_waiting(at)) {
-            Some(waiting) => {
-                match passed {
-                    Some(passed) => *passed = Some(dir.clone()),
-                    None => drop(self.waiting.insert(at, dir.clone())),
-                }
-                if let Err(error) = (Record { stage: Stage::Kept, ..waiting }).write(&path) {
-                    tracing::warn!(path = %path.display(), %error, "not written down");
-                }
-            }
-            None => record::remove(&path),
+        if let Some(passed) = self.passed.get_mut(&at.attempt) {
+            *passed = Some(dir.clone());
+            self.changes.keep(dir.clone());
+        } else if self.parts.book.is_waiting(at) {
+            self.waiting.insert(at, dir.clone());
+            self.changes.keep(dir.clone());
+        } else {
+            self.changes.remove(dir.clone());
         }
         self.stragglers.spawn(async move {
             match tokio::fs::remove_dir_all(&dir).await {

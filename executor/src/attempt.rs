@@ -306,7 +306,7 @@ mod tests {
     async fn an_end_is_written_down_though_the_sandbox_did_not_come_back() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("job-1.record");
-        let book = record::tests::begun(path.clone());
+        let book = record::tests::begun(path.clone(), Stage::Kept);
         let finished = ended(&book, Finished::panicked().finish, None).await;
         let Finish::Ended { outcome, kept: false } = finished.finish else { panic!("it ended") };
         match Record::read(&path).unwrap().stage {
@@ -319,7 +319,7 @@ mod tests {
     async fn of_what_was_refused_nothing_stays() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("job-1.record");
-        let book = record::tests::begun(path.clone());
+        let book = record::tests::begun(path.clone(), Stage::Kept);
         let refusal = Refusal { class: RefusalClass::Unhealthy, message: String::new() };
         ended(&book, Finish::Refused(refusal), None).await;
         assert!(!path.exists());

@@ -16,6 +16,10 @@ use crate::lifecycle::Order;
 use crate::messages;
 use crate::sandbox::{Deed, Sandbox, Stats};
 
+mod changes;
+
+pub(crate) use changes::Changes;
+
 /// How the name of such a file ends.
 pub(crate) const EXTENSION: &str = "record";
 
@@ -137,8 +141,8 @@ impl Record {
 pub(crate) mod tests {
     use super::*;
 
-    /// As after it was written that the work began in a sandbox.
-    pub fn begun(path: PathBuf) -> Book {
+    /// As after `stage` was written of a sandbox.
+    pub fn begun(path: PathBuf, stage: Stage) -> Book {
         let deed = Deed {
             id: "job-1".to_owned(),
             image: "dir:base".to_owned(),
@@ -152,7 +156,7 @@ pub(crate) mod tests {
             base: None,
         };
         let book = Book { path, order: String::new(), taken_at: Timestamp(0), deed: Mutex::new(Some(deed)) };
-        book.end(None, Stage::Kept).unwrap();
+        book.end(None, stage).unwrap();
         book
     }
 }
