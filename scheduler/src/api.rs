@@ -76,7 +76,7 @@ pub struct JobsService {
 
 pub(crate) use counts::CountsCache;
 pub(crate) use limits::{Limits, more_until, too_slow};
-pub(crate) use sandboxes::{SandboxesService, whereabouts};
+pub(crate) use sandboxes::{Refused, SandboxesService, whereabouts};
 
 impl JobsService {
     /// The one who deletes; refused where there is none.

@@ -23,11 +23,12 @@ use tokio::sync::Semaphore;
 use tonic::Status;
 use tonic::body::Body;
 use tonic::codegen::http::{Request, Response};
+use tonic::transport::Channel;
 use tower::ServiceExt as _;
 
 pub(crate) use channels::Channels;
 
-use crate::api::{ApiCode, ApiError, SandboxesService, whereabouts};
+use crate::api::{ApiCode, ApiError, Refused, SandboxesService, whereabouts};
 use body::{Answer, Replay};
 use first::{FirstError, Place};
 use moved::Moved;
@@ -180,8 +181,40 @@ fn place(method: &str) -> Option<Place> {
     CALLS.iter().find(|(name, _)| *name == method).map(|(_, place)| *place)
 }
 
+/// Asks the node that has a sandbox, wherever it is by now, as a call that is passed on would; with which
+/// node answered. `question` gets the sandbox's name on that node.
+pub(crate) async fn ask<T>(
+    service: &SandboxesService,
+    id: &SandboxId,
+    mut question: impl AsyncFnMut(Channel, String) -> Result<T, Status>,
+) -> Result<(NodeId, T), Refused> {
+    let moved = Moved::default();
+    let mut search = Search::new(service, &moved, id, "Fork");
+    let mut node = search.first().await?;
+    loop {
+        let name = SandboxId { node: Some(node.clone()), ..id.clone() }.to_string();
+        let (code, refused) = match service.channels.to(&node) {
+            Err(error) => (None, Refused::Here(error)),
+            Ok(channel) => match question(channel, name).await {
+                Ok(answer) => return Ok((node, answer)),
+                Err(status) => match status.metadata().get(CODE_METADATA).and_then(|code| code.to_str().ok())
+                {
+                    Some(code) => (Some(code.to_owned()), Refused::ByNode(status)),
+                    // It has no code of its own: nobody answered.
+                    None => (None, gone(service, id, &node, status.message()).await.into()),
+                },
+            },
+        };
+        let is_elsewhere = code.as_deref().is_none_or(|code| NOT_HERE.contains(&code));
+        if !is_elsewhere {
+            return Err(refused);
+        }
+        node = search.next(&node, code.as_deref()).await?.ok_or(refused)?;
+    }
+}
+
 /// The node of a sandbox: as its name says, or by the books.
-pub(crate) async fn node_of(service: &SandboxesService, id: &SandboxId) -> Result<NodeId, ApiError> {
+async fn node_of(service: &SandboxesService, id: &SandboxId) -> Result<NodeId, ApiError> {
     if let Some(node) = &id.node {
         return Ok(node.clone());
     }
@@ -201,7 +234,7 @@ fn is_gone(id: &SandboxId) -> ApiError {
 }
 
 /// What a caller is told when a node does not answer: by the books, the sandbox may be gone with it.
-pub(crate) async fn gone(service: &SandboxesService, id: &SandboxId, node: &NodeId, why: &str) -> ApiError {
+async fn gone(service: &SandboxesService, id: &SandboxId, node: &NodeId, why: &str) -> ApiError {
     if matches!(whereabouts(service, id).await, Ok(Whereabouts::Over)) {
         return is_gone(id);
     }

@@ -62,6 +62,14 @@ def test_many_callers_of_a_parked_sandbox_wait_for_the_one_resume(sandbox):
         assert got == [f"there\n{n}\n" for n in range(8)]
 
 
+def test_a_parked_sandbox_is_forked(sandbox):
+    sandbox.run("echo there > f")
+    park(sandbox)
+    forks = sandbox.fork(2)
+    assert [fork.read("f") for fork in forks] == [b"there\n"] * 2
+    assert all(fork.kill() for fork in forks)
+
+
 def test_a_call_that_comes_while_it_is_parked_goes_first_or_waits(sandbox):
     sandbox.run("echo 0 > n")
     with ThreadPoolExecutor(2) as pool:
@@ -81,7 +89,7 @@ def test_it_outlives_the_scheduler_and_the_node_it_was_parked_on(yard, monkeypat
     monkeypatch.setenv("ROLLYARD_BIN", str(lab.BINARY))
     serve = ("scheduler", "--listen", yard.socket)
     scheduler = yard.start(*serve)
-    lab.wait_until(lambda: (yard.data / "yard.sock").exists(), "the scheduler listens")
+    lab.wait_until(yard.listens, "the scheduler listens")
     executors = {}
     try:
         for name in ("n1", "n2"):

@@ -13,7 +13,7 @@ use super::create::{Wanted, owner, ready, submit};
 use super::{Refused, SandboxesService, check_labels, client, document, sandbox_id};
 use crate::api::submit::{KEY_BYTES_MAX, check_key};
 use crate::api::{ApiCode, ApiError, job_id};
-use crate::forward::{gone, node_of};
+use crate::forward::ask;
 
 pub const FORKS_MAX: u32 = 64;
 /// Bytes of what is put behind the key of each fork.
@@ -105,20 +105,13 @@ async fn step(service: &SandboxesService, id: &SandboxId, text: &str) -> Result<
     resolved.map_err(|failure| ApiError::new(ApiCode::StoreFailed, failure.message))
 }
 
-/// Saves its files where it runs.
+/// Saves its files where it runs; one that is parked is brought back first.
 async fn save(service: &SandboxesService, id: &SandboxId) -> Result<Checkpoint, Refused> {
-    let node = node_of(service, id).await?;
-    let channel = service.channels.to(&node)?;
-    let sandbox = SandboxId { node: Some(node.clone()), ..id.clone() }.to_string();
-    let request = v1::TakeCheckpointRequest { sandbox, claim: String::new() };
-    let taken = match client(channel).take_checkpoint(request).await {
-        Ok(taken) => taken.into_inner(),
-        // It has no code of its own: nobody answered.
-        Err(status) if !status.metadata().contains_key(rollout_wire::CODE_METADATA) => {
-            return Err(gone(service, id, &node, status.message()).await.into());
-        }
-        Err(status) => return Err(Refused::ByNode(status)),
-    };
+    let asked = ask(service, id, async |channel, sandbox| {
+        let request = v1::TakeCheckpointRequest { sandbox, claim: String::new() };
+        client(channel).take_checkpoint(request).await.map(tonic::Response::into_inner)
+    });
+    let (node, taken) = asked.await?;
     let checkpoint = from_wire::required("checkpoint", taken.checkpoint.as_ref());
     let checkpoint = checkpoint.and_then(|checkpoint| from_wire::checkpoint("checkpoint", checkpoint));
     let checkpoint = checkpoint.map_err(|problem| {
