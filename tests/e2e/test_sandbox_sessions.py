@@ -156,6 +156,46 @@ def test_a_driver_that_comes_back_gets_what_is_recorded(client, name):
     assert (row["reward"], row["attempt"]) == (1.0, 0)
 
 
+HOLDER = """
+import asyncio
+import rollyard as ry
+
+calls = 0
+
+async def solve(s):
+    global calls
+    calls += 1
+    if calls == 1:
+        while calls < 2:
+            await asyncio.sleep(0.05)
+        await s.finish(reward=0.0)
+        print("finished", flush=True)
+    await asyncio.sleep(600)
+
+client = ry.Client({url!r}, start=False)
+client.drive({job!r}, solve, concurrency=2, driver="d", ttl=600)
+"""
+
+
+def test_what_a_driver_holds_is_found_behind_a_place_that_is_free(client):
+    """The first place has nothing left to do, and must not wait before the second asks."""
+    job = client.submit(spec("places", rows=2), table="out")
+    text = textwrap.dedent(HOLDER).format(url=client.url, job=job.id)
+    first = subprocess.Popen([sys.executable, "-c", text], stdout=subprocess.PIPE, text=True)
+    assert first.stdout.readline() == "finished\n"
+    first.send_signal(signal.SIGKILL)
+    first.wait(timeout=lab.HANG_S)
+    first.stdout.close()
+
+    async def solve(s):
+        await s.finish(reward=1.0)
+
+    # Long before its claim ends by itself.
+    assert client.drive(job, solve, concurrency=2, driver="d", ttl=600).finished == 1
+    job.wait(timeout=lab.HANG_S)
+    assert sorted(row["reward"] for row in job.rows()) == [0.0, 1.0]
+
+
 def test_a_session_is_driven_by_hand(client):
     job = client.submit(spec("hand"), table="out")
     sessions = job.sessions(ttl=30)

@@ -116,11 +116,15 @@ impl Cluster {
         }
         let count = |state| job.groups.values().map(|g| g.count(state)).sum::<usize>() as u64;
         let (running, ready) = (count(StepState::Running), count(StepState::Ready));
+        let parked = match count(StepState::Parked) {
+            0 => String::new(),
+            parked => format!(", {} parked", counted(parked, "is", "are")),
+        };
         let left = job.groups_total - job.next_group;
         facts.push(fact(
             "progress",
             format!(
-                "{}, {} for a node, {} for a retry; {left} of {} not admitted yet",
+                "{}, {} for a node, {} for a retry{parked}; {left} of {} not admitted yet",
                 counted(running, "step runs", "steps run"),
                 counted(ready, "waits", "wait"),
                 counted(count(StepState::Backoff), "waits", "wait"),
@@ -327,7 +331,7 @@ fn explain_parked(now: Now, name: &str, detail: Option<&Detail>) -> Fact {
     let (since, bytes) = (now.wall.since(was.at), crate::parking::packed(detail).about());
     let left = was.due.since(now.boot);
     let text = format!(
-        "{name} has been parked for {since}, with {bytes} of files saved; it resumes on the next call, and ends in {left} without one"
+        "{name} has been parked for {since}, with {bytes}B of files saved; it resumes on the next call, and ends in {left} without one"
     );
     Fact { node: Some(was.node.to_string()), ..fact("parked", text) }
 }

@@ -65,7 +65,7 @@ impl Channels {
 
 pub(super) fn node_lost(node: &NodeId, why: &str) -> ApiError {
     ApiError::new(ApiCode::NodeLost, format!("node {node} cannot be reached: {why}"))
-        .hint("`rollyard nodes` lists those that are connected; a sandbox ends with its node")
+        .hint("`rollyard nodes` lists those that are connected; a node that comes back in time goes on with its sandboxes")
 }
 
 fn endpoint(url: &str) -> Result<Endpoint, tonic::transport::Error> {

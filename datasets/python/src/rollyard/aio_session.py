@@ -49,12 +49,10 @@ class AsyncSession(AsyncBox):
             await asyncio.sleep(period)
             try:
                 await self._run(calls.renew(self._where))
-            except errors.UnreachableError:
-                # The yard may come back before the claim ends: it is asked again when it is due.
-                continue
-            except errors.Error:
-                # The next call of the session says what became of it.
-                return
+            except errors.Error as error:
+                if not calls.may_be_back(error):
+                    # The next call of the session says what became of it.
+                    return
 
     def _next_id(self) -> str:
         return str(next(self._actions))

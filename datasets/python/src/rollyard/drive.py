@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import heapq
 import inspect
 import os
 import sys
@@ -116,29 +115,31 @@ class _Drive:
         self._done = DriveInfo()
         self._held: dict[AsyncSession, int] = {}
         self._asking: int | None = None
+        self._asked: dict[int, int] = {}
+        self._asks = 0
         self._failing: type[Exception] | None = None
         self._in_a_row = 0
 
     async def work(self, concurrency: int) -> DriveInfo:
-        free = list(range(concurrency))
+        free = set(range(concurrency))
         running: dict[asyncio.Task[None], int] = {}
         claiming: asyncio.Task[Any] | None = None
         drained = False
         try:
             while not drained or running:
                 if claiming is None and free and not drained:
-                    claiming = asyncio.create_task(self._claim(heapq.heappop(free)))
+                    claiming = asyncio.create_task(self._claim(self._next(free)))
                 waited: set[asyncio.Task[Any]] = {*running, *([claiming] if claiming else [])}
                 done, _ = await asyncio.wait(waited, return_when=asyncio.FIRST_COMPLETED)
                 for task in done - {claiming}:
-                    heapq.heappush(free, running.pop(task))
+                    free.add(running.pop(task))
                     task.result()
                 if claiming in done:
                     assert claiming is not None
                     slot, reply = claiming.result()
                     claiming = None
                     if not reply.HasField("session"):
-                        heapq.heappush(free, slot)
+                        free.add(slot)
                     else:
                         session = AsyncSession(self._client, reply.session, self._ttl)
                         self._held[session] = slot
@@ -152,10 +153,23 @@ class _Drive:
             await self._release()
         return self._done
 
+    def _next(self, free: set[int]) -> int:
+        """The slot that asks: each in turn, for under its name something may be held. First those that did
+        not ask yet, or whose session was left to the yard and may come back."""
+        slot = min(free, key=lambda slot: (self._asked.get(slot, 0), slot))
+        free.remove(slot)
+        return slot
+
     async def _claim(self, slot: int) -> tuple[int, Any]:
         self._asking = slot
-        reply = await self._client._run(calls.claim(self._job, self._slots.name(slot), self._ttl))
+        # No slot waits for a session while another did not ask for what it holds.
+        wait_ms = calls.CLAIM_WAIT_MS if slot in self._asked else 0
+        reply = await self._client._run(
+            calls.claim(self._job, self._slots.name(slot), self._ttl, wait_ms=wait_ms)
+        )
         self._asking = None
+        self._asks += 1
+        self._asked[slot] = self._asks
         return slot, reply
 
     async def _release(self) -> None:
@@ -192,7 +206,7 @@ class _Drive:
                 if not session.task.finished:
                     await session.finish()
             except LEFT_TO_THE_YARD:
-                del self._held[session]
+                self._asked.pop(self._held.pop(session), None)
                 self._done.left += 1
                 return
             except errors.UnreachableError:

@@ -15,6 +15,7 @@ HINT_METADATA = "rollyard-hint"
 DETAILS_METADATA = "grpc-status-details-bin"
 COMMAND_FAILED = "command_failed"
 YARD_UNREACHABLE = "yard_unreachable"
+NODE_LOST = "node_lost"
 NOT_CONNECTED = "failed to connect"
 """How the transport begins its words where it got no connection."""
 

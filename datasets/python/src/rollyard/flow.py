@@ -27,6 +27,9 @@ RESEND_SECONDS_MAX = 60.0
 RESEND_PAUSE_SECONDS = 0.2
 """The first pause between two tries. Each is twice the one before."""
 RESEND_PAUSE_SECONDS_MAX = 3.0
+NODE_AWAY_SECONDS_MAX = 30.0
+"""For so long such a request is sent again while a node is away: it comes back, or its lease ends and the
+yard says what became of the sandbox."""
 RECONNECT_MS_MAX = 1000
 
 CHANNEL_OPTIONS = [
@@ -101,10 +104,12 @@ def run(flow: Flow[T], do: Callable[[Step], Any]) -> T:
 
 
 class Patience:
-    """Bears with a yard that does not answer, for `RESEND_SECONDS_MAX` at a time."""
+    """Bears with a yard that does not answer, for `RESEND_SECONDS_MAX` at a time; and with a node, if that
+    is asked for, for `NODE_AWAY_SECONDS_MAX`."""
 
-    def __init__(self, say: Callable[[str], None] | None = None) -> None:
+    def __init__(self, say: Callable[[str], None] | None = None, with_nodes: bool = False) -> None:
         self._say = say
+        self._with_nodes = with_nodes
         self._since: float | None = None
         self._pause = RESEND_PAUSE_SECONDS
         self._said = False
@@ -118,12 +123,16 @@ class Patience:
     def pause(self, error: errors.Error) -> float:
         """Seconds to wait before the next try. Raises `error` if it is an answer, if the yard never
         answered, or after `RESEND_SECONDS_MAX`."""
-        if not isinstance(error, errors.UnreachableError) or error.code == errors.YARD_UNREACHABLE:
+        if self._with_nodes and error.code == errors.NODE_LOST:
+            seconds_max = NODE_AWAY_SECONDS_MAX
+        elif isinstance(error, errors.UnreachableError) and error.code != errors.YARD_UNREACHABLE:
+            seconds_max = RESEND_SECONDS_MAX
+        else:
             raise error
         now = time.monotonic()
         if self._since is None:
             self._since = now
-        left = RESEND_SECONDS_MAX - (now - self._since)
+        left = seconds_max - (now - self._since)
         if left <= 0:
             raise error
         if not self._said and now - self._since >= 1.0:
@@ -135,15 +144,16 @@ class Patience:
         return pause
 
 
-def resent(call: Step) -> Flow[Any]:
+def resent(call: Step, *, with_nodes: bool = False) -> Flow[Any]:
     """A call that gives the same answer however often it is sent: while the yard is away it is sent
-    again, for `RESEND_SECONDS_MAX`. Not one that never answered."""
-    patience = Patience()
+    again, for `RESEND_SECONDS_MAX`. Not one that never answered. `with_nodes`: while the node of its
+    sandbox is away, too."""
+    patience = Patience(with_nodes=with_nodes)
     while True:
         try:
             reply = yield call
             return reply
-        except errors.UnreachableError as error:
+        except errors.Error as error:
             pause = patience.pause(error)
         yield Pause(pause)
 

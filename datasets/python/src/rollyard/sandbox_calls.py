@@ -199,7 +199,7 @@ def fork(where: Where, count: int, labels: Mapping[str, str] | None, key: str | 
     request = wire.ForkSandboxRequest(
         sandbox=where.sandbox, count=count, idempotency_key=key or fresh_key(), labels=dict(labels or {})
     )
-    reply = yield from resent(Call("Fork", request, SERVICE))
+    reply = yield from resent(Call("Fork", request, SERVICE), with_nodes=True)
     return [SandboxInfo.of(told) for told in reply.sandboxes]
 
 
@@ -262,7 +262,7 @@ def act_request(where: Where, action_id: str, payload: Payload) -> wire.ActReque
 def act(where: Where, action_id: str, payload: Payload) -> Flow[wire.ActReply]:
     """One recorded action; sent again if the connection breaks, for it runs once all the same."""
     request = act_request(where, action_id, payload)
-    reply = yield from resent(Call("Act", request, SERVICE))
+    reply = yield from resent(Call("Act", request, SERVICE), with_nodes=True)
     if reply.state == "unknown":
         what = f"nobody knows whether action `{action_id}` of {where.sandbox} happened: its node lost it under way"
         hint = "look at what it would have done, then go on under another action id"
@@ -473,6 +473,11 @@ def claim_one(rollout: str, driver: str, ttl: Duration, wait: Duration) -> Flow[
     raise errors.make("not_found", what, "job.explain(ROLLOUT) says where it is")
 
 
+def may_be_back(error: errors.Error) -> bool:
+    """The yard or the node may be there again before a claim ends: it is renewed when it is due."""
+    return isinstance(error, errors.UnreachableError) or error.code == errors.NODE_LOST
+
+
 def renew(where: Where) -> Flow[None]:
     yield Call("Renew", wire.RenewSessionRequest(**where.fields()), SERVICE)
 
@@ -493,4 +498,4 @@ def finish(
         turn_rewards=[wire.TurnReward(turn=turn, reward=value) for turn, value in turns],
         problem=problem or "",
     )
-    yield from resent(Call("Finish", request, SERVICE))
+    yield from resent(Call("Finish", request, SERVICE), with_nodes=True)

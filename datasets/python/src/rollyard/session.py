@@ -215,12 +215,10 @@ class Renewals:
         while (session := self._next()) is not None:
             try:
                 self._client._run(calls.renew(session._where))
-            except errors.UnreachableError:
-                # The yard may come back before the claim ends: it is asked again when it is due.
-                continue
-            except errors.Error:
-                # The next call of the session says what became of it.
-                self.remove(session)
+            except errors.Error as error:
+                if not calls.may_be_back(error):
+                    # The next call of the session says what became of it.
+                    self.remove(session)
 
 
 class Slots:

@@ -128,7 +128,7 @@ pub struct Exec {
     /// Its whole tree is killed then [default: the timeout of the step]
     #[arg(long, value_name = "DURATION", value_parser = clap::value_parser!(Millis))]
     pub timeout: Option<Millis>,
-    /// It goes on when this command is interrupted
+    /// It goes on when this command is interrupted, which shows its output until then
     #[arg(long)]
     pub detach: bool,
     /// Write bytes as they are, even to a terminal

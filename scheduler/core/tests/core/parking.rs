@@ -76,6 +76,11 @@ fn a_parked_session_takes_nothing_and_the_next_call_brings_it_back_with_its_file
         assert_eq!((found.len(), found[0].driver.as_deref()), (1, Some("d")));
         let why = yard.cluster.explain(yard.now, ExplainTarget::Step(rollout(0), TALK)).unwrap();
         assert!(why.lines[0].contains("resumes on the next call"), "{why:?}");
+        let whole = yard.cluster.explain(yard.now, ExplainTarget::Job(JOB)).unwrap();
+        assert!(
+            whole.lines.iter().any(|line| line.contains("0 wait for a retry, 1 is parked;")),
+            "{whole:?}"
+        );
         yard.restart();
     }
     yard.attach("n1", 1, 1000);
