@@ -121,7 +121,10 @@ impl Pool {
 
     /// The one that waited longest.
     pub fn take(&self, shape: &Shape) -> Option<Parked> {
-        lock(&self.state).shelf(shape)?.ready.pop_front()
+        let taken = lock(&self.state).shelf(shape)?.ready.pop_front();
+        // What was asked for before may have been looked at before, too.
+        self.changed.notify_one();
+        taken
     }
 
     /// Gives a sandbox back that nobody wants any more.
