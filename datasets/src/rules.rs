@@ -16,11 +16,14 @@ use crate::schema::{SCHEMA_VERSION, Table};
 /// Checks a batch whose columns have the types of `table`.
 pub fn check(table: Table, batch: &RecordBatch) -> Result<(), Error> {
     let broken = |row: usize, rule: String| Err(Error::Rule { table, row, rule });
-    for column in table.columns() {
-        let Some(array) = batch.column_by_name(column.name) else {
+    // As it is built here: its columns were held against this schema then.
+    let is_ours = Arc::ptr_eq(&batch.schema(), &table.schema());
+    for (at, column) in table.columns().iter().enumerate() {
+        let array = if is_ours { batch.columns().get(at) } else { batch.column_by_name(column.name) };
+        let Some(array) = array else {
             return broken(0, format!("column {} is missing", column.name));
         };
-        if *array.data_type() != column.kind.data_type() {
+        if !is_ours && *array.data_type() != column.kind.data_type() {
             return broken(0, format!("column {} is {}", column.name, array.data_type()));
         }
         if !column.nullable && array.logical_null_count() > 0 {

@@ -3,7 +3,7 @@
 
 use std::collections::HashMap;
 use std::fmt;
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 
 use arrow::datatypes::{DataType, Field, Fields, Schema, SchemaRef, TimeUnit};
 
@@ -78,14 +78,22 @@ impl Table {
 
     /// The schema without the metadata of a shard.
     pub fn schema(self) -> SchemaRef {
-        self.schema_with([])
+        static SCHEMAS: LazyLock<[SchemaRef; Table::ALL.len()]> = LazyLock::new(|| {
+            Table::ALL.map(|table| {
+                let fields: Fields = table.columns().iter().map(Column::field).collect();
+                let metadata = HashMap::from([(META_SCHEMA.to_owned(), table.version())]);
+                Arc::new(Schema::new_with_metadata(fields, metadata))
+            })
+        });
+        // In the order of `ALL`.
+        Arc::clone(&SCHEMAS[self as usize])
     }
 
     pub fn schema_with(self, metadata: impl IntoIterator<Item = (&'static str, String)>) -> SchemaRef {
-        let fields: Fields = self.columns().iter().map(Column::field).collect();
-        let mut all = HashMap::from([(META_SCHEMA.to_owned(), self.version())]);
+        let plain = self.schema();
+        let mut all = plain.metadata().clone();
         all.extend(metadata.into_iter().map(|(key, value)| (key.to_owned(), value)));
-        Arc::new(Schema::new_with_metadata(fields, all))
+        Arc::new(Schema::new_with_metadata(plain.fields().clone(), all))
     }
 }
 
