@@ -1,19 +1,22 @@
-//! Bench `burst`: 1,000 rollouts of one trivial step, submitted at once to a scheduler and an
-//! executor in processes of their own. Figures:
+//! Bench `burst`: 1,000 rollouts of one step, submitted at once to a scheduler and an executor in processes
+//! of their own. The step waits for half a minute, so that all of them live at once. Figures:
 //!
 //! - `failures`: steps that did not end well, and rollouts without a step.
 //! - `p99_over_p50`: of the time from when the node took a step until its sandbox was ready.
-//! - `makespan_ratio`: submit to end, over the time so many creations take at the rate that is kept up
-//!   (many at a time in this process, creation, command and end, just before). Nothing else runs.
+//! - `makespan_ratio`: from submit until the command in the last sandbox began, over the time so many creations take at
+//!   the rate that is kept up without a scheduler (many at a time in this process: creation, a command, the
+//!   end). Nothing else runs.
 //! - `others_p99_ratio`: p99 of the run time of steps of another job that go on beside a second burst,
 //!   over the same without one. They keep two CPUs busy.
+//! - `to_end_ratio`: of a third burst, whose step does nothing, from submit until the job has ended with its
+//!   tables, over the same time as `makespan_ratio`: what rollouts cost beyond sandboxes.
 //!
 //! `burst [--rounds N] [--ops N]`: rounds (default 3), rollouts in a burst (default 1,000).
 
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, Result, ensure};
 use executor::sandbox::container::{Container, ContainerConfig};
@@ -30,6 +33,8 @@ const SUSTAINED_OPS: usize = 400;
 /// Steps beside the burst, two at a time.
 const OTHERS: usize = 100;
 const OTHERS_COMMAND: &str = "i=0; while [ $i -lt 20000 ]; do i=$((i+1)); done";
+/// How long the step of a burst waits: longer than it takes until all are ready.
+const HOLD: Duration = Duration::from_secs(30);
 /// A hang guard.
 const LISTEN_WAIT: Duration = Duration::from_secs(60);
 
@@ -46,12 +51,14 @@ pub fn main(args: &[String]) -> Result<()> {
     let rootfs = dir.path().join("rootfs");
     // What a creation alone runs, in the image of the burst: its shell is replaced by a real one.
     floor::build_true(&rootfs)?;
+    floor::build_hold(&rootfs, HOLD.as_secs())?;
     tree::build(&rootfs)?;
-    let mut figures: [(&str, Vec<f64>); 4] = [
+    let mut figures: [(&str, Vec<f64>); 5] = [
         ("failures", vec![]),
         ("p99_over_p50", vec![]),
         ("makespan_ratio", vec![]),
         ("others_p99_ratio", vec![]),
+        ("to_end_ratio", vec![]),
     ];
     let mut sustained = Vec::new();
     for n in 0..rounds {
@@ -59,15 +66,23 @@ pub fn main(args: &[String]) -> Result<()> {
         fs::create_dir_all(&home)?;
         let kept_up = kept_up(&home.join("alone"), &rootfs)?;
         let yard = Yard::start(&program, &home)?;
-        let burst = job("burst", &rootfs, ops, ops, "true");
-        let others = job("others", &rootfs, OTHERS, 2, OTHERS_COMMAND);
-        let begun = Instant::now();
-        let steps = yard.submit("burst", &burst)?.end()?;
-        let makespan = begun.elapsed();
+        let agent = |program: &str| format!("agent: {{command: [{program}]}}");
+        let burst = job("burst", &rootfs, ops, ops, &agent("/hold"));
+        let ended = job("ended", &rootfs, ops, ops, &agent("/true"));
+        let others = job("others", &rootfs, OTHERS, 2, &format!("run: '{OTHERS_COMMAND}'"));
+        let begun = SystemTime::now().duration_since(UNIX_EPOCH)?;
+        let first = yard.submit("burst", &burst)?;
+        let tables = first.tables.clone();
+        let steps = first.end()?;
+        let makespan = last_start(&yard.rows(&tables, "trajectories")?)?.saturating_sub(begun);
+        ensure!(makespan < HOLD, "after {makespan:?} some had ended before the last was ready");
         let before = yard.submit("before", &others)?.end()?;
         let beside = yard.submit("beside", &others)?;
         let second = yard.submit("second", &burst)?.end()?;
         let beside = beside.end()?;
+        let begun = Instant::now();
+        let third = yard.submit("third", &ended)?.end()?;
+        let to_end = begun.elapsed();
         drop(yard);
         fs::remove_dir_all(&home)?;
 
@@ -76,11 +91,13 @@ pub fn main(args: &[String]) -> Result<()> {
             failed + ops.saturating_sub(steps.len())
         };
         let boots = sorted(&steps, "boot_ms");
+        let alone = ops as f64 / kept_up.rate();
         let values = [
-            (failures(&steps) + failures(&second)) as f64,
+            [&steps, &second, &third].map(|steps| failures(steps)).iter().sum::<usize>() as f64,
             at(&boots, 0.99) / at(&boots, 0.5),
-            makespan.as_secs_f64() / (ops as f64 / kept_up.rate()),
+            makespan.as_secs_f64() / alone,
             at(&sorted(&beside, "run_ms"), 0.99) / at(&sorted(&before, "run_ms"), 0.99),
+            to_end.as_secs_f64() / alone,
         ];
         for ((_, all), value) in figures.iter_mut().zip(values) {
             all.push(value);
@@ -121,7 +138,7 @@ fn kept_up(data_dir: &Path, rootfs: &Path) -> Result<crate::report::Round> {
     Ok(done)
 }
 
-fn job(name: &str, rootfs: &Path, rollouts: usize, max_running: usize, command: &str) -> String {
+fn job(name: &str, rootfs: &Path, rollouts: usize, max_running: usize, work: &str) -> String {
     let (image, rows) = (rootfs.display(), vec!["{}"; rollouts].join(", "));
     format!(
         "apiVersion: rollyard/v1
@@ -132,7 +149,7 @@ group: {{size: 1}}
 admission: {{max_running: {max_running}}}
 defaults: {{image: 'dir:{image}', timeout: 120s, resources: {{request: {{cpu: 1m, memory: 1Mi}}, limit: {{cpu: 1, memory: 64Mi, disk: 8Mi, pids: 32}}}}}}
 steps:
-  - {{name: work, run: '{command}'}}
+  - {{name: work, {work}}}
 "
     )
 }
@@ -178,6 +195,18 @@ impl Yard {
         let waiting = command.stderr(Stdio::piped()).spawn()?;
         Ok(Submitted { yard: self, waiting, tables })
     }
+
+    /// Of one table of the only job whose tables are there.
+    fn rows(&self, tables: &Path, table: &str) -> Result<Vec<Value>> {
+        let job = fs::read_dir(tables)?.next().context("a table")??.path();
+        let copies = tables.with_extension(table);
+        let mut export = self.command("yard");
+        export.arg("export").arg(job.join(table)).args(["--format", "jsonl", "--out"]).arg(&copies);
+        let status = export.status()?;
+        ensure!(status.success(), "export: {status}");
+        let text = fs::read_to_string(copies.join(format!("{table}.jsonl")))?;
+        text.lines().map(|line| Ok(serde_json::from_str(line)?)).collect()
+    }
 }
 
 impl Drop for Yard {
@@ -202,15 +231,19 @@ impl Submitted<'_> {
     fn end(self) -> Result<Vec<Value>> {
         let output = self.waiting.wait_with_output()?;
         ensure!(output.status.success(), "submit: {}", String::from_utf8_lossy(&output.stderr));
-        let job = fs::read_dir(&self.tables)?.next().context("a table")??.path();
-        let copies = self.tables.with_extension("copies");
-        let mut export = self.yard.command("yard");
-        export.arg("export").arg(job.join("steps")).args(["--format", "jsonl", "--out"]).arg(&copies);
-        let status = export.status()?;
-        ensure!(status.success(), "export: {status}");
-        let text = fs::read_to_string(copies.join("steps.jsonl"))?;
-        text.lines().map(|line| Ok(serde_json::from_str(line)?)).collect()
+        self.yard.rows(&self.tables, "steps")
     }
+}
+
+/// When the last command began, since the epoch: its sandbox was ready by then.
+fn last_start(rollouts: &[Value]) -> Result<Duration> {
+    let started = |rollout: &Value| -> Result<Duration> {
+        let at = rollout["started_at"].as_str().context("`started_at` of a rollout")?;
+        let at = chrono::DateTime::parse_from_rfc3339(at)?.timestamp_micros();
+        Ok(Duration::from_micros(u64::try_from(at)?))
+    };
+    let started: Vec<Duration> = rollouts.iter().map(started).collect::<Result<_>>()?;
+    started.into_iter().max().context("no rollout began")
 }
 
 fn sorted(steps: &[Value], column: &str) -> Vec<f64> {

@@ -176,20 +176,34 @@ pub fn build_true(rootfs: &Path) -> Result<()> {
     for dir in ["", "proc", "dev", "sys", "tmp", "etc", "workspace"] {
         fs::create_dir_all(rootfs.join(dir))?;
     }
-    let source = rootfs.parent().context("rootfs has a parent")?.join("true.c");
-    let text = "#include <sys/syscall.h>\nlong syscall(long, ...);\n\
-                void _start(void){__asm__ volatile(\"syscall\"::\"a\"(60),\"D\"(0));for(;;);}\n";
-    fs::write(&source, text)?;
+    build_program(rootfs, "true", "")?;
+    // A root must have a shell; this one is never run.
+    fs::create_dir_all(rootfs.join("bin"))?;
+    fs::copy(rootfs.join("true"), rootfs.join("bin/sh"))?;
+    Ok(())
+}
+
+/// `/hold`, which sleeps for so long and exits with 0.
+pub fn build_hold(rootfs: &Path, seconds: u64) -> Result<()> {
+    let sleep = format!(
+        "long t[2]={{{seconds},0}},r;\
+         __asm__ volatile(\"syscall\":\"=a\"(r):\"a\"(35),\"D\"(t),\"S\"(0):\"rcx\",\"r11\",\"memory\");"
+    );
+    build_program(rootfs, "hold", &sleep)
+}
+
+/// A program without a library, that does this and exits with 0.
+fn build_program(rootfs: &Path, name: &str, work: &str) -> Result<()> {
+    let source = rootfs.parent().context("rootfs has a parent")?.join(format!("{name}.c"));
+    let exit = "__asm__ volatile(\"syscall\"::\"a\"(60),\"D\"(0));for(;;);";
+    fs::write(&source, format!("void _start(void){{{work}{exit}}}\n"))?;
     let status = std::process::Command::new("cc")
         .args(["-Os", "-static", "-nostdlib", "-o"])
-        .arg(rootfs.join("true"))
+        .arg(rootfs.join(name))
         .arg(&source)
         .status()
         .context("cc")?;
     ensure!(status.success(), "cc failed: {status}");
-    // A root must have a shell; this one is never run.
-    fs::create_dir_all(rootfs.join("bin"))?;
-    fs::copy(rootfs.join("true"), rootfs.join("bin/sh"))?;
     Ok(())
 }
 
