@@ -235,7 +235,7 @@ fn is_gone(id: &SandboxId) -> ApiError {
 
 /// What a caller is told when a node does not answer: by the books, the sandbox may be gone with it.
 async fn gone(service: &SandboxesService, id: &SandboxId, node: &NodeId, why: &str) -> ApiError {
-    if matches!(whereabouts(service, id).await, Ok(Whereabouts::Over)) {
+    if search::is_over(service, id).await.unwrap_or(false) {
         return is_gone(id);
     }
     channels::node_lost(node, &rollout::text::shown(why, 200))

@@ -121,6 +121,12 @@ pub fn goes_on_from(tried: &[Tried<'_>], node: &NodeId) -> bool {
     tried.iter().skip(parked).all(|one| one.how != How::Over)
 }
 
+/// Whether the session that was on `node` last has ended, and none of these attempts goes on with it.
+pub fn has_ended(tried: &[Tried<'_>], node: &NodeId) -> bool {
+    let last = tried.iter().rev().find(|one| one.node == node);
+    last.is_some_and(|one| one.how != How::Open) && !goes_on_from(tried, node)
+}
+
 fn place(group: &Group, slot: Slot) -> Option<&Place> {
     group.details.get(&slot)?.place.as_ref()
 }

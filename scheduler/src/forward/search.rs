@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use rollout::{NodeId, SandboxId};
-use scheduler_core::sessions::{How, Tried, Whereabouts, goes_on_from};
+use scheduler_core::sessions::{How, Tried, Whereabouts, goes_on_from, has_ended};
 use scheduler_core::{Event, ExplainTarget};
 use tokio::time::Instant;
 
@@ -110,9 +110,7 @@ impl<'a> Search<'a> {
             return Ok(true);
         }
         let attempts = self.service.jobs.reads.attempts(self.id.rollout).await?;
-        let of_step = attempts.iter().filter(|row| row.attempt.step == self.id.step);
-        let tried: Vec<_> = of_step.map(|row| Tried { node: &row.node, how: how(row) }).collect();
-        Ok(goes_on_from(&tried, named))
+        Ok(goes_on_from(&tried(&attempts, self.id), named))
     }
 
     /// Asks for it, and waits until it runs.
@@ -158,11 +156,27 @@ impl<'a> Search<'a> {
     }
 }
 
+/// Whether the sandbox that the name means has ended, whatever another attempt of its step does now.
+pub(super) async fn is_over(service: &SandboxesService, id: &SandboxId) -> Result<bool, ApiError> {
+    if whereabouts(service, id).await? == Whereabouts::Over {
+        return Ok(true);
+    }
+    let Some(named) = &id.node else { return Ok(false) };
+    let attempts = service.jobs.reads.attempts(id.rollout).await?;
+    Ok(has_ended(&tried(&attempts, id), named))
+}
+
+fn tried<'r>(attempts: &'r [AttemptRow], id: &SandboxId) -> Vec<Tried<'r>> {
+    let of_step = attempts.iter().filter(|row| row.attempt.step == id.step);
+    of_step.map(|row| Tried { node: &row.node, how: how(row) }).collect()
+}
+
 fn how(row: &AttemptRow) -> How {
     match &row.outcome {
         None => How::Open,
         Some(outcome) if outcome.parked.is_some() => How::Parked,
-        Some(_) if row.started_at.is_none() => How::NeverReady,
+        // That it was ready may be told by its end alone, after the link was down.
+        Some(outcome) if row.started_at.is_none() && outcome.times.started_at.is_none() => How::NeverReady,
         Some(_) => How::Over,
     }
 }

@@ -7,7 +7,7 @@ use rollout::plan::StepKind;
 use rollout::state::JobState;
 use rollout::{AttemptId, FailureCode, JobId, Millis, RolloutId, StepIndex, Timestamp};
 use scheduler_core::event::RefusalClass;
-use scheduler_core::sessions::{How, LiveSession, Tried, Whereabouts, goes_on_from};
+use scheduler_core::sessions::{How, LiveSession, Tried, Whereabouts, goes_on_from, has_ended};
 use scheduler_core::{Event, Record};
 
 use crate::builders::*;
@@ -242,5 +242,26 @@ fn a_session_goes_on_from_where_it_was_parked_until_one_that_was_ready_ends_othe
     ] {
         let tried: Vec<_> = tried.iter().map(|&(node, how)| Tried { node, how }).collect();
         assert_eq!(goes_on_from(&tried, &n1), goes_on, "{tried:?}");
+    }
+}
+
+#[test]
+fn a_session_has_ended_though_its_step_is_tried_again() {
+    use How::{NeverReady, Open, Over, Parked};
+    let (n1, n2) = (node("n1"), node("n2"));
+    for (tried, has) in [
+        (&[][..], false),
+        (&[(&n1, Open)], false),
+        (&[(&n2, Over)], false),
+        (&[(&n1, Over)], true),
+        (&[(&n1, NeverReady)], true),
+        (&[(&n1, Over), (&n2, Open)], true),
+        (&[(&n1, Over), (&n1, Open)], false),
+        (&[(&n1, Parked)], false),
+        (&[(&n1, Parked), (&n2, Open)], false),
+        (&[(&n1, Parked), (&n2, Over), (&n2, Open)], true),
+    ] {
+        let tried: Vec<_> = tried.iter().map(|&(node, how)| Tried { node, how }).collect();
+        assert_eq!(has_ended(&tried, &n1), has, "{tried:?}");
     }
 }
