@@ -112,6 +112,7 @@ class Patience:
         self._with_nodes = with_nodes
         self._since: float | None = None
         self._pause = RESEND_PAUSE_SECONDS
+        self._seconds_max = RESEND_SECONDS_MAX
         self._said = False
 
     def answered(self) -> None:
@@ -130,15 +131,16 @@ class Patience:
         else:
             raise error
         now = time.monotonic()
-        if self._since is None:
-            self._since = now
+        if self._since is None or self._seconds_max != seconds_max:
+            # The yard came back, and its node is yet to come: each has its own time.
+            self._since, self._pause, self._seconds_max = now, RESEND_PAUSE_SECONDS, seconds_max
         left = seconds_max - (now - self._since)
         if left <= 0:
             raise error
         if not self._said and now - self._since >= 1.0:
             self._said = True
             if self._say is not None:
-                self._say(f"the yard does not answer: waiting up to {RESEND_SECONDS_MAX:.0f} s for it ({error})")
+                self._say(f"the yard does not answer: waiting up to {seconds_max:.0f} s for it ({error})")
         pause = min(self._pause, left)
         self._pause = min(self._pause * 2, RESEND_PAUSE_SECONDS_MAX)
         return pause

@@ -170,6 +170,7 @@ class Renewals:
         self._client = client
         self._due: dict[Session, float] = {}
         self._period: dict[Session, float] = {}
+        self._renewed: dict[Session, float] = {}
         self._changed = threading.Condition()
         self._thread: threading.Thread | None = None
         self._closed = False
@@ -178,6 +179,7 @@ class Renewals:
         period = seconds(ttl, "ttl") / calls.RENEWALS_PER_TTL
         with self._changed:
             self._period[session] = period
+            self._renewed[session] = time.monotonic()
             self._due[session] = time.monotonic() + period
             if self._thread is None:
                 self._thread = threading.Thread(target=self._work, name="rollyard-renew", daemon=True)
@@ -188,6 +190,7 @@ class Renewals:
         with self._changed:
             self._due.pop(session, None)
             self._period.pop(session, None)
+            self._renewed.pop(session, None)
             self._changed.notify_all()
 
     def close(self) -> None:
@@ -213,12 +216,22 @@ class Renewals:
 
     def _work(self) -> None:
         while (session := self._next()) is not None:
+            period = self._period.get(session)
+            if period is None:
+                continue
+            asked = time.monotonic()
             try:
                 self._client._run(calls.renew(session._where))
             except errors.Error as error:
-                if not calls.may_be_back(error):
+                # One whose node stays away costs the others no turn for longer than its claim lasts.
+                has_lapsed = asked - self._renewed.get(session, 0.0) > period * calls.RENEWALS_PER_TTL
+                if has_lapsed or not calls.may_be_back(error):
                     # The next call of the session says what became of it.
                     self.remove(session)
+            else:
+                with self._changed:
+                    if session in self._renewed:
+                        self._renewed[session] = asked
 
 
 class Slots:
