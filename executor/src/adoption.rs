@@ -104,12 +104,14 @@ pub(crate) async fn adopt(
     // Before anything new is made there.
     let dir = attempts_dir.to_owned();
     let left = tokio::task::spawn_blocking(move || LeftBehind::read(&dir)).await;
-    let LeftBehind { paths, records } =
-        left.map_err(io::Error::other).and_then(|left| left).unwrap_or_else(|error| {
-            tracing::warn!(dir = %attempts_dir.display(), %error, "what is there is neither gone on with nor removed");
-            LeftBehind::default()
-        });
-    estate.serial = last_serial(&inherited, &paths);
+    let left = left.map_err(io::Error::other).and_then(|left| left);
+    let LeftBehind { paths, records } = left.unwrap_or_else(|error| {
+        tracing::warn!(dir = %attempts_dir.display(), %error, "what is there is neither gone on with nor removed");
+        // Its names are not known, and are not to be given again: a number none of them has reached.
+        estate.serial = u64::try_from(wall_now().0).unwrap_or(0);
+        LeftBehind::default()
+    });
+    estate.serial = estate.serial.max(last_serial(&inherited, &paths));
     // Of two that name one sandbox the later goes on in it; of the first only the outcome is left.
     let mut owners: BTreeMap<&str, &str> = BTreeMap::new();
     for ((_, name), record) in &records {
@@ -221,7 +223,7 @@ fn lost(record: &Record, dir: PathBuf, left: Left) -> Option<Heir> {
         StepKind::Agent | StepKind::Run | StepKind::Session => Failure::new(FailureCode::NodeLost, message),
     };
     let times = Times {
-        taken_at: record.taken_at,
+        taken_at: record.head.taken_at,
         started_at: Some(begun.started_at),
         ended_at: wall_now(),
         boot: Some(begun.boot),
@@ -231,13 +233,13 @@ fn lost(record: &Record, dir: PathBuf, left: Left) -> Option<Heir> {
     let outcome =
         Outcome { image_digest: record.deed.image_digest.clone(), ..Outcome::unmeasured(failure, times) };
     let held = Adopted::Ended { outcome: Box::new(outcome), kept: false, has_sandbox: false };
-    Some(Heir { order, dir, taken_at: record.taken_at, held, sandbox: None, work: None })
+    Some(Heir { order, dir, taken_at: record.head.taken_at, held, sandbox: None, work: None })
 }
 
 impl Heritage<'_> {
     async fn heir(&self, dir: &Path, name: &str, record: &Record, owns: bool) -> Result<Heir, Left> {
         let order = record.order().ok_or_else(|| Left::Fresh("its record cannot be read".to_owned()))?;
-        let taken_at = record.taken_at;
+        let taken_at = record.head.taken_at;
         let heir =
             |held, sandbox, work, order| Heir { order, dir: dir.to_owned(), taken_at, held, sandbox, work };
         match &record.stage {

@@ -19,6 +19,7 @@ use tokio_util::task::TaskTracker;
 
 use crate::adoption::{self, Estate, Heir, Work};
 use crate::attempt::record::Changes;
+use crate::attempt::spares::Spares;
 use crate::attempt::{self, Assignment, Finished, Tools};
 use crate::capacity::{Measured, Vitals};
 use crate::capture::{self, Stream};
@@ -52,6 +53,7 @@ pub(crate) struct Parts {
     pub backends: Backends,
     pub book: Book,
     pub attempts_dir: PathBuf,
+    pub spares: Arc<Spares>,
     pub workspaces: Arc<Workspaces>,
     pub from_link: mpsc::Receiver<FromLink>,
     pub lease: watch::Receiver<Option<Lease>>,
@@ -101,6 +103,7 @@ impl Agent {
     pub fn new(parts: Parts) -> Self {
         let stragglers = TaskTracker::new();
         let (progress, progressed) = mpsc::channel(PROGRESS_QUEUE_MAX);
+        let changes = Changes::new(Arc::clone(&parts.spares), stragglers.clone());
         Self {
             parts,
             storage: None,
@@ -116,7 +119,7 @@ impl Agent {
             storages: watch::Sender::new(None),
             progress,
             progressed: Some(progressed),
-            changes: Changes::new(stragglers.clone()),
+            changes,
             stragglers,
             log_reads: Arc::new(Semaphore::new(LOG_READS_MAX)),
             identifying: Arc::new(Semaphore::new(IDENTIFYING_MAX)),
@@ -157,6 +160,7 @@ impl Agent {
         let parts = &self.parts;
         let (backends, workspaces) = (parts.backends.clone(), Arc::clone(&parts.workspaces));
         let (sessions, stragglers) = (Arc::clone(&parts.sessions), self.stragglers.clone());
+        let spares = Arc::clone(&parts.spares);
         let capture_bytes_max = parts.config.capture_bytes_max;
         let tell = teller(at, self.progress.clone());
         let coming = matches!(work, Work::Session(_)).then(|| sessions.expect(at));
@@ -175,7 +179,8 @@ impl Agent {
                 }
             };
             let Some(storage) = storage else { return (at, Finished::panicked()) };
-            let tools = Tools { backends, storage, workspaces, capture_bytes_max, sessions, stragglers };
+            let tools =
+                Tools { backends, storage, workspaces, capture_bytes_max, sessions, stragglers, spares };
             let adopted = attempt::Adopted { order, sandbox, dir, taken_at, kills, work };
             let running = AssertUnwindSafe(attempt::resume(&tools, adopted, tell)).catch_unwind();
             (at, running.await.unwrap_or_else(|_| Finished::panicked()))
@@ -365,6 +370,7 @@ impl Agent {
             capture_bytes_max: self.parts.config.capture_bytes_max,
             sessions: Arc::clone(&self.parts.sessions),
             stragglers: self.stragglers.clone(),
+            spares: Arc::clone(&self.parts.spares),
         };
         self.serial += 1;
         let sandbox_id = format!("{}-{}", order.attempt.rollout.group.job, self.serial);
@@ -444,8 +450,13 @@ impl Agent {
         } else {
             self.changes.remove(dir.clone());
         }
+        let spares = Arc::clone(&self.parts.spares);
         self.stragglers.spawn(async move {
-            match tokio::fs::remove_dir_all(&dir).await {
+            let removed = tokio::task::spawn_blocking({
+                let dir = dir.clone();
+                move || spares.remove_dir(&dir)
+            });
+            match removed.await.map_err(std::io::Error::other).and_then(|removed| removed) {
                 Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
                     tracing::warn!(dir = %dir.display(), %error, "captured output not removed");
                 }

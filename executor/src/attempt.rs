@@ -31,6 +31,7 @@ mod provision;
 pub(crate) mod record;
 mod saving;
 mod session;
+pub(crate) mod spares;
 mod work;
 
 pub(crate) use saving::FREEZE_MAX;
@@ -53,6 +54,7 @@ pub(crate) struct Tools {
     pub sessions: Arc<Sessions>,
     /// Sandboxes whose runner stopped waiting for their creation: destroyed when they come.
     pub stragglers: TaskTracker,
+    pub spares: Arc<spares::Spares>,
 }
 
 /// What one runner is given.
@@ -91,7 +93,7 @@ pub(crate) async fn run(
 ) -> Finished {
     let Assignment { order, mut sandbox, sandbox_id, dir, mut kills } = assignment;
     let clock = Clock { taken_at: wall_now(), began: Instant::now() };
-    let book = record::Book::new(&dir, &order, clock.taken_at);
+    let book = record::Book::new(Arc::clone(&tools.spares), &dir, &order, clock.taken_at);
     let ready = provision::prepare(tools, &order, &mut sandbox, sandbox_id, &dir, &mut kills).await;
     let finish = match (ready, order.step.work.session().copied(), sandbox.take()) {
         (Ok(_), Some(plan), Some(given)) => {
@@ -154,7 +156,7 @@ pub(crate) async fn resume(
 ) -> Finished {
     let Adopted { order, sandbox, dir, taken_at, mut kills, work: begun } = adopted;
     let clock = Clock { taken_at, began: Instant::now() };
-    let book = record::Book::new(&dir, &order, taken_at);
+    let book = record::Book::new(Arc::clone(&tools.spares), &dir, &order, taken_at);
     let env = environment::env(&order.step, sandbox.image_env());
     let resumed = match begun {
         adoption::Work::Command(resumed) => resumed,
@@ -213,7 +215,7 @@ async fn ended(book: &record::Book, finish: Finish, mut sandbox: Option<Box<dyn 
     match &finish {
         Finish::Ended { outcome, kept } => {
             let stage = record::Stage::Ended { outcome: outcome.clone(), kept: *kept };
-            if let Err(error) = book.end(sandbox.as_deref(), stage) {
+            if let Err(error) = book.end(sandbox.as_deref(), &stage) {
                 tracing::warn!(%error, "the end of an attempt is not written down");
             }
         }
@@ -306,7 +308,8 @@ mod tests {
     async fn an_end_is_written_down_though_the_sandbox_did_not_come_back() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("job-1.record");
-        let book = record::tests::begun(path.clone(), Stage::Kept);
+        let spares = record::tests::spares(dir.path());
+        let book = record::tests::begun(&spares, path.clone(), &Stage::Kept);
         let finished = ended(&book, Finished::panicked().finish, None).await;
         let Finish::Ended { outcome, kept: false } = finished.finish else { panic!("it ended") };
         match Record::read(&path).unwrap().stage {
@@ -319,7 +322,8 @@ mod tests {
     async fn of_what_was_refused_nothing_stays() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("job-1.record");
-        let book = record::tests::begun(path.clone(), Stage::Kept);
+        let spares = record::tests::spares(dir.path());
+        let book = record::tests::begun(&spares, path.clone(), &Stage::Kept);
         let refusal = Refusal { class: RefusalClass::Unhealthy, message: String::new() };
         ended(&book, Finish::Refused(refusal), None).await;
         assert!(!path.exists());

@@ -73,7 +73,11 @@ impl Capture {
     ) -> io::Result<(OwnedFd, OwnedFd, Self)> {
         let (read, write) = nix::unistd::pipe2(OFlag::O_CLOEXEC)?;
         let copy = read.try_clone()?;
-        let file = tokio::fs::File::create(&path).await?.into_std().await;
+        let file = tokio::task::spawn_blocking({
+            let path = path.clone();
+            move || empty(&path)
+        });
+        let file = file.await.map_err(io::Error::other)??;
         let sink = Sink { stored: 0, past: 0, ..Sink::new(file, &path, bytes_max.0) };
         Ok((write, copy, Self::over(path, read, sink, held)?))
     }
@@ -195,15 +199,21 @@ async fn copy(from: Arc<AsyncFd<OwnedFd>>, mut sink: Sink) -> Tally {
                 break;
             }
         };
-        let (pipe, mut taking) = (Arc::clone(&from), sink);
-        let taken = tokio::task::spawn_blocking(move || {
-            let found = taking.take(pipe.get_ref());
-            (taking, found)
-        });
-        let found;
-        (sink, found) = match taken.await {
-            Ok(taken) => taken,
-            Err(error) => return Tally { failure: Some(io::Error::other(error)), ..Tally::default() },
+        let found = if is_empty(from.get_ref()) {
+            // Its end most likely, which is no work for another thread.
+            sink.take(from.get_ref(), 1)
+        } else {
+            let (pipe, mut taking) = (Arc::clone(&from), sink);
+            let taken = tokio::task::spawn_blocking(move || {
+                let found = taking.take(pipe.get_ref(), MOVES_MAX);
+                (taking, found)
+            });
+            let found;
+            (sink, found) = match taken.await {
+                Ok(taken) => taken,
+                Err(error) => return Tally { failure: Some(io::Error::other(error)), ..Tally::default() },
+            };
+            found
         };
         match found {
             Found::More => {}
@@ -214,14 +224,32 @@ async fn copy(from: Arc<AsyncFd<OwnedFd>>, mut sink: Sink) -> Tally {
     sink.tally()
 }
 
+/// An empty file to write to. One that is there is not opened to be cut: ext4 writes such a file to the disk as
+/// it is closed.
+fn empty(path: &Path) -> io::Result<File> {
+    let file = File::options().create(true).truncate(false).write(true).open(path)?;
+    if file.metadata()?.len() > 0 {
+        file.set_len(0)?;
+    }
+    Ok(file)
+}
+
+/// Whether the pipe holds nothing now. False if that cannot be told.
+fn is_empty(pipe: &OwnedFd) -> bool {
+    let mut held: libc::c_int = 0;
+    // SAFETY: the descriptor is open; the kernel writes one int, which outlives the call.
+    let told = unsafe { libc::ioctl(pipe.as_raw_fd(), libc::FIONREAD, &raw mut held) };
+    told == 0 && held == 0
+}
+
 impl Sink {
     fn new(file: File, path: &Path, max: u64) -> Self {
         Self { file, past_file: past_path(path), max, stored: 0, past: 0, failure: None }
     }
 
-    /// Takes what is there. Blocks on the disk.
-    fn take(&mut self, pipe: &OwnedFd) -> Found {
-        for _ in 0..MOVES_MAX {
+    /// Takes what is there, in so many moves. Blocks on the disk.
+    fn take(&mut self, pipe: &OwnedFd, moves_max: usize) -> Found {
+        for _ in 0..moves_max {
             let room = (self.max + 1).saturating_sub(self.stored);
             let moved = match room {
                 1.. if self.failure.is_none() => self.keep(pipe, room),

@@ -12,6 +12,7 @@ use tokio::time::{MissedTickBehavior, interval};
 use tokio_util::sync::CancellationToken;
 
 use crate::agent::{Agent, Parts};
+use crate::attempt::spares::Spares;
 use crate::capacity::{self, Measured, Vitals};
 use crate::lease::Lease;
 use crate::lifecycle::Book;
@@ -22,6 +23,8 @@ use crate::{Backends, Config, Error, adoption, census, private_dir};
 
 const LOCK_FILE: &str = "executor.lock";
 const ATTEMPTS_DIR: &str = "attempts";
+/// On the file system of the attempts; nothing in it is worth keeping.
+const SPARES_DIR: &str = "spares";
 /// What the sessions of this life and of earlier ones recorded.
 const ACTIONS_DIR: &str = "actions";
 const SANDBOXES_SOCKET: &str = "sandboxes.sock";
@@ -71,6 +74,8 @@ pub fn serve(
     if left.is_none() {
         empty_dir(&attempts_dir)?;
     }
+    let spares_dir = config.data_dir.join(SPARES_DIR);
+    empty_dir(&spares_dir)?;
     let layers_dir = census::layers_dir(&config.data_dir);
     private_dir::make(&layers_dir).map_err(|source| Error::DataDir {
         action: "make",
@@ -126,6 +131,7 @@ pub fn serve(
         config,
         backends,
         attempts_dir,
+        spares: Arc::new(Spares::new(spares_dir)),
         workspaces,
         from_link,
         lease,

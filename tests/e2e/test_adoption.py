@@ -197,7 +197,8 @@ def test_what_had_begun_and_is_lost_with_its_init_is_told_and_runs_again_as_anot
     time.sleep(1)
     nodes.kill()
     (record,) = nodes.data.rglob("*.record")
-    os.kill(json.loads(record.read_text())["deed"]["init_pid"], signal.SIGKILL)
+    last = record.read_text().splitlines()[-1]
+    os.kill(json.loads(last)["deed"]["init_pid"], signal.SIGKILL)
     nodes.start()
     steps = sorted(ran(nodes, submitted), key=lambda step: step["attempt"])
     assert [step["attempt"] for step in steps] == list(range(len(steps))) and len(steps) == 2, nodes.logs()
@@ -295,3 +296,23 @@ def test_a_call_that_a_driver_lost_with_the_executor_is_neither_its_mistake_nor_
     assert sum(row["trajectory_id"].endswith("-r1") for row in rows) == 4
     # No driver began again: their calls waited for the node.
     assert (done.finished, done.with_problem, done.left, len(turns)) == (9, 4, 0, 9)
+
+
+def test_a_session_that_is_lost_is_gone_though_its_step_is_tried_again(nodes):
+    """Elsewhere: whoever held the first learns that it is over, and waits for its node no longer than that takes."""
+    ry = pytest.importorskip("rollyard", reason="pip install -e datasets/python")
+    submitted = nodes.submit("  - {name: play, session: {idle_timeout: 60s}}", retries=3)
+    with ry.Client(nodes.yard.socket, start=False) as client:
+        (job,) = lab.wait_until(lambda: list(client.jobs()), "the job is there")
+        first = next(client.job(job.id).sessions())
+        assert first.run("echo 1").text == "1\n"
+        nodes.kill()
+        serve = ("executor", "--name", "n2", "--scheduler", nodes.yard.socket)
+        nodes.executor = nodes.yard.start(*serve, data=nodes.yard.directory / "n2")
+        with client.session(first.task.rollout, driver="next", wait=60) as second:
+            assert (first.task.attempt, second.task.attempt) == (0, 1)
+            with pytest.raises(ry.SandboxGone) as gone:
+                first.run("echo 2")
+            assert gone.value.code == "sandbox_gone", gone.value
+            second.finish(reward=1.0)
+        assert submitted.wait(timeout=lab.HANG_S) == 0, nodes.logs()

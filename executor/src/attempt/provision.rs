@@ -3,6 +3,7 @@
 
 use std::io;
 use std::path::Path;
+use std::sync::Arc;
 
 use rollout::Millis;
 use rollout::failure::{Failure, FailureCode};
@@ -16,7 +17,6 @@ use crate::clock::elapsed;
 use crate::grading;
 use crate::lifecycle::{Kill, Order, Refusal, RefusalClass};
 use crate::outputs::in_workdir;
-use crate::private_dir;
 use crate::sandbox::{CreateError, FileError, FileSource, Sandbox, SandboxSpec};
 use crate::storage::{StorageError, chain};
 use crate::tree::{self, PlaceError};
@@ -52,8 +52,8 @@ pub(super) async fn prepare(
     let timeout = order.step.start_timeout;
     let deadline = began + std::time::Duration::from_millis(timeout.0);
     let provisioning = async {
-        let captures = dir.to_owned();
-        let made = tokio::task::spawn_blocking(move || private_dir::make(&captures)).await;
+        let (captures, spares) = (dir.to_owned(), Arc::clone(&tools.spares));
+        let made = tokio::task::spawn_blocking(move || spares.make_dir(&captures)).await;
         made.map_err(io::Error::other)
             .and_then(|made| made)
             .map_err(|error| storage_failed(&StorageError::capture(dir, error)))?;

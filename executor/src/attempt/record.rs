@@ -1,9 +1,9 @@
 //! What is written down of an attempt, so that the next executor goes on with it if this one is killed. It
 //! need not reach the disk: what a process wrote outlives the process, and no sandbox outlives the machine.
 
-use std::io;
+use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex};
 
 use prost::Message as _;
 use rollout::outcome::Outcome;
@@ -11,6 +11,7 @@ use rollout::{BootTime, Millis, Timestamp};
 use rollout_wire::v1;
 use serde::{Deserialize, Serialize};
 
+use super::spares::Spares;
 use crate::broker::serve::lock;
 use crate::lifecycle::Order;
 use crate::messages;
@@ -23,13 +24,26 @@ pub(crate) use changes::Changes;
 /// How the name of such a file ends.
 pub(crate) const EXTENSION: &str = "record";
 
-#[derive(Debug, Clone, Serialize, Deserialize)]
+#[derive(Debug, Clone)]
 pub(crate) struct Record {
+    pub head: Head,
+    pub deed: Deed,
+    pub stage: Stage,
+}
+
+/// The first line of the file. Each line behind it is a [`Mark`], and the last whole one counts.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(crate) struct Head {
     /// The order as it came, encoded.
     pub order: String,
-    pub deed: Deed,
     pub taken_at: Timestamp,
-    pub stage: Stage,
+}
+
+/// How far it had come.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+struct Mark<D, S> {
+    deed: D,
+    stage: S,
 }
 
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -64,41 +78,41 @@ pub(crate) struct Begun {
 #[derive(Debug)]
 pub(crate) struct Book {
     path: PathBuf,
-    order: String,
-    taken_at: Timestamp,
+    spares: Arc<Spares>,
+    head: Head,
     /// Of the sandbox that it last wrote of.
     deed: Mutex<Option<Deed>>,
 }
 
 impl Book {
     /// Beside the directory of the attempt.
-    pub fn new(dir: &Path, order: &Order, taken_at: Timestamp) -> Self {
+    pub fn new(spares: Arc<Spares>, dir: &Path, order: &Order, taken_at: Timestamp) -> Self {
         let order = hex::encode(messages::to_start(order).encode_to_vec());
-        Self { path: path(dir), order, taken_at, deed: Mutex::default() }
+        Self { path: path(dir), spares, head: Head { order, taken_at }, deed: Mutex::default() }
     }
 
     /// Writes how far it has come. Nothing, for a sandbox that nobody could take over.
-    pub fn write(&self, sandbox: &dyn Sandbox, stage: Stage) -> io::Result<()> {
+    pub fn write(&self, sandbox: &dyn Sandbox, stage: &Stage) -> io::Result<()> {
         let Some(deed) = sandbox.deed() else { return Ok(()) };
-        *lock(&self.deed) = Some(deed.clone());
-        self.write_of(deed, stage)
+        let written = self.append(&deed, stage);
+        *lock(&self.deed) = Some(deed);
+        written
     }
 
     /// Writes how it ended, whether or not its sandbox came back. Nothing, if there was none to write of:
     /// then nothing had begun.
-    pub fn end(&self, sandbox: Option<&dyn Sandbox>, stage: Stage) -> io::Result<()> {
+    pub fn end(&self, sandbox: Option<&dyn Sandbox>, stage: &Stage) -> io::Result<()> {
         let deed = sandbox.and_then(Sandbox::deed).or_else(|| lock(&self.deed).clone());
-        deed.map_or(Ok(()), |deed| self.write_of(deed, stage))
+        deed.map_or(Ok(()), |deed| self.append(&deed, stage))
     }
 
-    fn write_of(&self, deed: Deed, stage: Stage) -> io::Result<()> {
-        let record = Record { order: self.order.clone(), deed, taken_at: self.taken_at, stage };
-        record.write(&self.path)
+    fn append(&self, deed: &Deed, stage: &Stage) -> io::Result<()> {
+        append(&self.spares, &self.path, Some(&self.head), deed, stage)
     }
 
     /// Of an attempt that comes to nothing.
     pub fn remove(&self) {
-        remove(&self.path);
+        remove(&self.spares, &self.path);
     }
 }
 
@@ -107,8 +121,8 @@ pub(crate) fn path(dir: &Path) -> PathBuf {
     dir.with_extension(EXTENSION)
 }
 
-pub(crate) fn remove(path: &Path) {
-    match std::fs::remove_file(path) {
+pub(crate) fn remove(spares: &Spares, path: &Path) {
+    match spares.remove_file(path) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => {
             tracing::warn!(path = %path.display(), %error, "the record of an attempt stays");
         }
@@ -116,20 +130,43 @@ pub(crate) fn remove(path: &Path) {
     }
 }
 
-impl Record {
-    pub fn write(&self, path: &Path) -> io::Result<()> {
-        let staged = path.with_extension("staged");
-        std::fs::write(&staged, serde_json::to_vec(self)?)?;
-        std::fs::rename(staged, path)
+/// In one call, which a kill may tear: then the line before it counts.
+fn append(spares: &Spares, path: &Path, head: Option<&Head>, deed: &Deed, stage: &Stage) -> io::Result<()> {
+    let mut file = spares.append(path)?;
+    let length = file.metadata()?.len();
+    let mut lines = Vec::new();
+    if let Some(head) = head
+        && length == 0
+    {
+        serde_json::to_writer(&mut lines, head)?;
     }
+    lines.push(b'\n');
+    serde_json::to_writer(&mut lines, &Mark { deed, stage })?;
+    file.write_all(&lines).inspect_err(|_| {
+        // What found no room: without a whole head nothing behind it could be read.
+        if let Err(error) = file.set_len(length) {
+            tracing::warn!(path = %path.display(), %error, "the record of an attempt is cut");
+        }
+    })
+}
 
+impl Record {
     /// None: it cannot be read, or another build wrote it.
     pub fn read(path: &Path) -> Option<Self> {
-        serde_json::from_slice(&std::fs::read(path).ok()?).ok()
+        let text = std::fs::read(path).ok()?;
+        let mut lines = text.split(|&byte| byte == b'\n');
+        let head = serde_json::from_slice(lines.next()?).ok()?;
+        let Mark { deed, stage } = lines.rev().find_map(|line| serde_json::from_slice(line).ok())?;
+        Some(Self { head, deed, stage })
+    }
+
+    /// Writes another stage behind it.
+    pub fn goes_on(&self, spares: &Spares, path: &Path, stage: &Stage) -> io::Result<()> {
+        append(spares, path, None, &self.deed, stage)
     }
 
     pub fn order(&self) -> Option<Order> {
-        let start = v1::StartAttempt::decode(hex::decode(&self.order).ok()?.as_slice()).ok()?;
+        let start = v1::StartAttempt::decode(hex::decode(&self.head.order).ok()?.as_slice()).ok()?;
         match messages::start(&start).ok()? {
             messages::Command::Start(order) => Some(*order),
             _ => None,
@@ -142,7 +179,7 @@ pub(crate) mod tests {
     use super::*;
 
     /// As after `stage` was written of a sandbox.
-    pub fn begun(path: PathBuf, stage: Stage) -> Book {
+    pub fn begun(spares: &Arc<Spares>, path: PathBuf, stage: &Stage) -> Book {
         let deed = Deed {
             id: "job-1".to_owned(),
             image: "dir:base".to_owned(),
@@ -155,8 +192,47 @@ pub(crate) mod tests {
             layers: Vec::new(),
             base: None,
         };
-        let book = Book { path, order: String::new(), taken_at: Timestamp(0), deed: Mutex::new(Some(deed)) };
+        let head = Head { order: String::new(), taken_at: Timestamp(0) };
+        let book = Book { path, spares: Arc::clone(spares), head, deed: Mutex::new(Some(deed)) };
         book.end(None, stage).unwrap();
         book
+    }
+
+    pub fn spares(dir: &Path) -> Arc<Spares> {
+        let dir = dir.join("spares");
+        crate::private_dir::make(&dir).unwrap();
+        Arc::new(Spares::new(dir))
+    }
+
+    /// A kill may come in the middle of a write, and the next executor writes behind it.
+    #[test]
+    fn the_last_whole_line_counts_wherever_a_write_was_torn() {
+        let dir = tempfile::tempdir().unwrap();
+        let spares = spares(dir.path());
+        let path = dir.path().join("job-1.record");
+        let session = |number| {
+            let (began, started_at) = (BootTime(0), Timestamp(0));
+            let (boot, base) = (Millis(0), Stats::default());
+            Stage::Session(Begun { number, began, started_at, boot, base, planted: None, timed_out: false })
+        };
+        let number = |record: Record| match record.stage {
+            Stage::Session(begun) => begun.number,
+            other => panic!("{other:?}"),
+        };
+        let book = begun(&spares, path.clone(), &session(1));
+        let first = std::fs::read(&path).unwrap();
+        book.end(None, &session(2)).unwrap();
+        let both = std::fs::read(&path).unwrap();
+        assert!(both.starts_with(&first) && Record::read(&path).map(number) == Some(2));
+        for cut in first.len()..both.len() {
+            std::fs::write(&path, &both[..cut]).unwrap();
+            assert_eq!(Record::read(&path).map(number), Some(1), "cut at {cut}");
+            book.end(None, &session(3)).unwrap();
+            assert_eq!(Record::read(&path).map(number), Some(3), "cut at {cut}");
+        }
+        for cut in 0..first.len() {
+            std::fs::write(&path, &first[..cut]).unwrap();
+            assert!(Record::read(&path).is_none(), "cut at {cut}");
+        }
     }
 }

@@ -96,7 +96,7 @@ impl Session<'_> {
         let mut meter = Meter::resume(begun.base, now);
         let (began, started_at, boot) = (began_at(begun.began), begun.started_at, begun.boot);
         // Before its log is made: the next executor finds neither, or goes on with both.
-        if let Err(error) = self.book.write(sandbox.as_ref(), Stage::Session(begun)) {
+        if let Err(error) = self.book.write(sandbox.as_ref(), &Stage::Session(begun)) {
             tracing::warn!(attempt = %at.attempt, %error, "this session would not outlive the executor");
         }
         let log = match self.log(at).await {

@@ -165,7 +165,7 @@ impl Work<'_> {
     /// What cannot be entrusted is not written down either: then it ends with this executor.
     async fn entrust(&self, begun: &Begun, copies: Vec<OwnedFd>) {
         let entrusted = match self.sandbox.entrust(begun.number, copies).await {
-            Ok(()) => self.book.write(self.sandbox, Stage::Command(begun.clone())),
+            Ok(()) => self.book.write(self.sandbox, &Stage::Command(begun.clone())),
             Err(error) => Err(error),
         };
         if let Err(error) = entrusted {
@@ -259,7 +259,7 @@ impl Work<'_> {
         }
         drop(saving);
         (account.timed_out, begun.timed_out) = (true, true);
-        if let Err(error) = self.book.write(self.sandbox, Stage::Command(begun.clone())) {
+        if let Err(error) = self.book.write(self.sandbox, &Stage::Command(begun.clone())) {
             tracing::warn!(attempt = %self.order.attempt, %error, "its deadline is not written down");
         }
         if let Err(error) = process.signal(SIGTERM).await {

@@ -3,12 +3,14 @@
 //! the end again, or has the sandbox released.
 
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use tokio::sync::mpsc;
 use tokio_util::task::TaskTracker;
 use tokio_util::task::task_tracker::TaskTrackerToken;
 
 use super::{Record, Stage, path, remove};
+use crate::attempt::spares::Spares;
 
 /// Changes that wait for the disk.
 const CHANGES_MAX: usize = 1 << 17;
@@ -30,12 +32,13 @@ pub(crate) struct Changes {
 
 impl Changes {
     /// Call within a tokio runtime.
-    pub fn new(tasks: TaskTracker) -> Self {
+    pub fn new(spares: Arc<Spares>, tasks: TaskTracker) -> Self {
         let (queue, mut coming) = mpsc::channel(CHANGES_MAX);
         tokio::spawn(async move {
             while let Some((change, made)) = coming.recv().await {
+                let spares = Arc::clone(&spares);
                 let making = tokio::task::spawn_blocking(move || {
-                    make(change);
+                    make(&spares, change);
                     drop(made);
                 });
                 if let Err(error) = making.await {
@@ -63,14 +66,14 @@ impl Changes {
 }
 
 /// Blocks.
-fn make(change: Change) {
+fn make(spares: &Spares, change: Change) {
     match change {
-        Change::Remove(dir) => remove(&path(&dir)),
+        Change::Remove(dir) => remove(spares, &path(&dir)),
         Change::Keep(dir) => {
             let path = path(&dir);
             // None: its sandbox dies with this executor.
-            let Some(record) = Record::read(&path) else { return remove(&path) };
-            if let Err(error) = (Record { stage: Stage::Kept, ..record }).write(&path) {
+            let Some(record) = Record::read(&path) else { return remove(spares, &path) };
+            if let Err(error) = record.goes_on(spares, &path, &Stage::Kept) {
                 tracing::warn!(path = %path.display(), %error, "not written down");
             }
         }
@@ -79,18 +82,20 @@ fn make(change: Change) {
 
 #[cfg(test)]
 mod tests {
-    use super::super::tests::begun;
+    use super::super::tests::{begun, spares};
     use super::*;
 
     #[tokio::test]
     async fn changes_are_made_in_their_order_and_waited_for() {
         let dir = tempfile::tempdir().unwrap();
+        let spares = spares(dir.path());
         let (kept, gone) = (dir.path().join("job-1"), dir.path().join("job-2"));
         for dir in [&kept, &gone] {
-            begun(path(dir), Stage::Ended { outcome: Box::new(crate::attempt::panicked()), kept: true });
+            let outcome = Box::new(crate::attempt::panicked());
+            begun(&spares, path(dir), &Stage::Ended { outcome, kept: true });
         }
         let tasks = TaskTracker::new();
-        let changes = Changes::new(tasks.clone());
+        let changes = Changes::new(spares, tasks.clone());
         changes.keep(kept.clone());
         changes.keep(gone.clone());
         changes.remove(gone.clone());
