@@ -27,8 +27,9 @@ const CONTROLLERS: [&str; 3] = ["memory", "cpu", "pids"];
 pub const JOINS_MAX: usize = CONTROLLERS.len();
 /// The bandwidth period, in microseconds.
 const CPU_PERIOD_US: u64 = 100_000;
-/// What all sandboxes together weigh against any one other task of the host, for each CPU: in v1's shares,
-/// of which a task outside of groups has 1,024. So what runs in them goes before what makes new ones.
+/// What all sandboxes together weigh, for each CPU of this executor: in v1's shares, of which a task beside
+/// their group has 1,024, as has a group of the host that nobody gave another weight. So what runs in them goes
+/// before what makes new ones.
 const SHARES_PER_CPU: u64 = 2_048;
 /// The kernel takes no more.
 const SHARES_MAX: u64 = 262_144;
@@ -48,6 +49,7 @@ pub const CPU_IDLE: &str = "cpu.idle";
 const PAGE_MAX: u64 = 64 << 10;
 /// A control file is never longer.
 const FILE_MAX: u64 = 1 << 20;
+const FIRST_READ_BYTES: usize = 4096;
 
 /// What a host offers.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -142,7 +144,6 @@ const MEMORY: usize = 0;
 const CPU: usize = 1;
 const PIDS: usize = 2;
 
-/// Another executor that ends may remove the shared parent between our two steps.
 /// The file and the value that give the group of all sandboxes its part of the processor time.
 fn weight(cpus: usize, is_v1: bool) -> (&'static str, u64) {
     let shares = u64::try_from(cpus).unwrap_or(u64::MAX).saturating_mul(SHARES_PER_CPU);
@@ -152,6 +153,7 @@ fn weight(cpus: usize, is_v1: bool) -> (&'static str, u64) {
     }
 }
 
+/// Another executor that ends may remove the shared parent between our two steps.
 fn make_parent(parent: &Path) -> io::Result<()> {
     let mut tries = 0;
     loop {
@@ -407,10 +409,24 @@ impl Tree {
     }
 
     fn read(&self, place: usize, path: &str) -> io::Result<String> {
-        let file = open::at(self.dirs[place].as_fd(), &name(path)?, libc::O_RDONLY)?;
-        let mut text = String::new();
-        fs::File::from(file).take(FILE_MAX).read_to_string(&mut text)?;
-        Ok(text)
+        let mut file =
+            fs::File::from(open::at(self.dirs[place].as_fd(), &name(path)?, libc::O_RDONLY)?).take(FILE_MAX);
+        // Nearly all come whole with the first read; their size is not known before.
+        let mut text = vec![0; FIRST_READ_BYTES];
+        let mut length = 0;
+        loop {
+            match file.read(&mut text[length..]) {
+                Ok(0) => break,
+                Ok(read) => length += read,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+            if length == text.len() {
+                text.resize(2 * length, 0);
+            }
+        }
+        text.truncate(length);
+        String::from_utf8(text).map_err(io::Error::other)
     }
 
     fn write(&self, controller: usize, id: &str, file: &str, value: &str) -> io::Result<()> {
