@@ -6,6 +6,7 @@ import json
 import os
 import pathlib
 import random
+import shutil
 import signal
 import socket
 import subprocess
@@ -159,6 +160,15 @@ def assert_census_empty(data: pathlib.Path):
         wait_until(lambda: not census(data), "an empty census", 60)
     except AssertionError:
         raise AssertionError(f"left behind: {census(data)}") from None
+
+
+def removed(directory: pathlib.Path) -> bool:
+    """Removes it. False: somebody else removed something of it meanwhile."""
+    try:
+        shutil.rmtree(directory)
+    except FileNotFoundError:
+        return not directory.exists()
+    return True
 
 
 def seed() -> int:
