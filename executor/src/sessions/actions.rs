@@ -60,7 +60,7 @@ pub(super) async fn act(live: &Arc<Live>, request: v1::ActRequest) -> Result<v1:
     live.check_claim(&request.claim)?;
     check_id(&request.action_id)?;
     let payload = payload_sha256(&request);
-    let _busy = live.busy();
+    let _busy = live.busy()?;
     // A limit that is full is told before anything is recorded: the same id may be sent again.
     let permit = Live::permit(
         &live.limits.actions,

@@ -55,7 +55,7 @@ pub(super) async fn exec(
     inputs: Streaming<v1::ExecInput>,
 ) -> Result<Outputs, Refusal> {
     let permit = Live::permit(&live.limits.execs, "processes with streams", "EXECS_MAX", EXECS_MAX)?;
-    let busy = Some(live.busy());
+    let busy = Some(live.busy()?);
     let argv = match begin.command {
         None => return Err(Refusal::bad("start.command", "one of shell, argv")),
         Some(exec_start::Command::Shell(text)) => commands::shell_argv(text)?,

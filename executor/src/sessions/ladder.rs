@@ -265,14 +265,16 @@ impl Live {
                 return Err(refusal);
             }
         };
-        if ladder.version != reached || ladder.rung == Rung::Running || self.is_called() {
+        if ladder.version != reached || ladder.rung == Rung::Running {
             return Err(Refusal::new(SandboxCode::VersionConflict, "a call came before it was parked"));
         }
-        if self.end.by_runner().is_err() {
-            return Err(Refusal::ended(&self.name()));
-        }
-        ladder.step(Rung::Parked, Bytes(0));
-        self.leaving.send_replace(Some(Leaving { checkpoint, log, version: ladder.version }));
+        self.part(|| {
+            if self.end.by_runner().is_err() {
+                return Err(Refusal::ended(&self.name()));
+            }
+            ladder.step(Rung::Parked, Bytes(0));
+            Ok(Leaving { checkpoint, log, version: ladder.version })
+        })?;
         Ok(ladder.reply())
     }
 

@@ -148,13 +148,6 @@ struct Activity {
 #[derive(Debug)]
 pub(super) struct Busy(Arc<Live>);
 
-impl Busy {
-    fn new(live: &Arc<Live>) -> Self {
-        lock(&live.activity).busy += 1;
-        Self(Arc::clone(live))
-    }
-}
-
 impl Drop for Busy {
     fn drop(&mut self) {
         self.0.touch();
@@ -317,8 +310,25 @@ impl Live {
         lock(&self.claim).keep(now, waits);
     }
 
-    pub(super) fn busy(self: &Arc<Self>) -> Busy {
-        Busy::new(self)
+    /// Somebody calls. Refused once it is parked: see [`part`](Self::part).
+    pub(super) fn busy(self: &Arc<Self>) -> Result<Busy, Refusal> {
+        let mut activity = lock(&self.activity);
+        if self.has_left() {
+            return Err(self.over_words());
+        }
+        activity.busy += 1;
+        Ok(Busy(Arc::clone(self)))
+    }
+
+    /// It is parked, unless somebody calls: who calls afterwards is told so, and nothing is begun here any more
+    /// that what was stored of it does not know.
+    pub(super) fn part(&self, leaving: impl FnOnce() -> Result<Leaving, Refusal>) -> Result<(), Refusal> {
+        let activity = lock(&self.activity);
+        if activity.busy > 0 {
+            return Err(Refusal::new(SandboxCode::VersionConflict, "a call came before it was parked"));
+        }
+        self.leaving.send_replace(Some(leaving()?));
+        Ok(())
     }
 
     /// For so long there was no traffic and nobody waited for anything.
@@ -331,7 +341,7 @@ impl Live {
 
     /// The sandbox for one call; one that is paused is resumed first.
     pub(super) async fn lend(self: &Arc<Self>) -> Result<Lent, Refusal> {
-        let busy = self.busy();
+        let busy = self.busy()?;
         self.wake().await?;
         Ok(Lent { _busy: Some(busy), ..self.lend_as_it_is().await? })
     }

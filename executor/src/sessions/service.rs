@@ -419,7 +419,7 @@ impl Sandboxes for Service {
     ) -> Answer<v1::TakeCheckpointReply> {
         let request = request.into_inner();
         let live = self.live(&request.sandbox, &request.claim).await?;
-        let _busy = live.busy();
+        let _busy = live.busy()?;
         live.wake().await?;
         let saved = live.save().await.map_err(|error| {
             let code = match &error {
