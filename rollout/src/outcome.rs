@@ -20,6 +20,9 @@ pub struct Outcome {
     pub oom: bool,
     /// The executor's deadline ended it. Exit code 124 alone is no proof of a timeout.
     pub timed_out: bool,
+    /// Of a session: it ended for want of calls.
+    #[serde(default)]
+    pub silent: bool,
     pub stdout: Captured,
     pub stderr: Captured,
     pub artifacts: Vec<Artifact>,
@@ -89,6 +92,7 @@ impl Outcome {
             signal: None,
             oom: false,
             timed_out: false,
+            silent: false,
             stdout: Captured::default(),
             stderr: Captured::default(),
             artifacts: Vec::new(),
@@ -110,6 +114,7 @@ impl Outcome {
             signal: None,
             oom: false,
             timed_out: false,
+            silent: false,
             stdout: Captured::default(),
             stderr: Captured::default(),
             artifacts: Vec::new(),

@@ -19,6 +19,16 @@ pub fn shown(text: &str, chars_max: usize) -> String {
     out
 }
 
+/// `text` as [`shown`], on one line: a line break or a tab is a space there, and no escape.
+pub fn shown_line(text: &str, chars_max: usize) -> String {
+    let is_break = |c: char| matches!(c, '\n' | '\r' | '\t');
+    if !text.contains(is_break) {
+        return shown(text, chars_max);
+    }
+    let parts: Vec<&str> = text.split(is_break).filter(|part| !part.is_empty()).collect();
+    shown(&parts.join(" "), chars_max)
+}
+
 /// Whether text with this character does not read as it is: a control, a line break, or a sign
 /// that turns or hides what stands beside it.
 pub fn is_deceptive(c: char) -> bool {
@@ -65,6 +75,19 @@ fn edit_distance(a: &str, b: &str) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn on_one_line_breaks_are_spaces_and_other_controls_are_escaped() {
+        for (text, expected) in [
+            ("a\nb\r\nc\td\n", "a b c d"),
+            ("\n\n", ""),
+            ("a  b\u{1b}[2J", "a  b\\u{1b}[2J"),
+            ("a\n\u{85}", "a \\u{85}"),
+        ] {
+            assert_eq!(shown_line(text, 80), expected, "{text:?}");
+        }
+        assert_eq!(shown_line("ab\ncd", 4), "ab c...");
+    }
 
     #[test]
     fn swapped_neighbours_are_one_edit() {

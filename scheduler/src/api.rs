@@ -76,7 +76,7 @@ pub struct JobsService {
 
 pub(crate) use counts::CountsCache;
 pub(crate) use limits::{Limits, more_until, too_slow};
-pub(crate) use sandboxes::{Refused, SandboxesService, whereabouts};
+pub(crate) use sandboxes::{Refused, SandboxesService, Told, end_of_sandbox, told, whereabouts};
 
 impl JobsService {
     /// The one who deletes; refused where there is none.

@@ -20,6 +20,7 @@ use rollout_wire::CODE_METADATA;
 use rollout_wire::v1::sandboxes_server;
 use scheduler_core::sessions::Whereabouts;
 use tokio::sync::Semaphore;
+use tokio::time::Instant;
 use tonic::Status;
 use tonic::body::Body;
 use tonic::codegen::http::{Request, Response};
@@ -28,14 +29,17 @@ use tower::ServiceExt as _;
 
 pub(crate) use channels::Channels;
 
-use crate::api::{ApiCode, ApiError, Refused, SandboxesService, whereabouts};
+use crate::api::{ApiCode, ApiError, Refused, SandboxesService, Told, told, whereabouts};
 use body::{Answer, Replay};
 use first::{FirstError, Place};
 use moved::Moved;
-use search::{NOT_HERE, Search};
+use search::{ENDED, NOT_HERE, Search};
 
 /// Calls under way to nodes at once.
 pub const FORWARDED_CALLS_MAX: u32 = 4_096;
+
+/// How long the refusal of a call into a sandbox that is over waits for how it ended.
+const END_WAIT_MAX: Duration = Duration::from_secs(1);
 
 /// The calls that nodes answer, and where the first message of each has the name.
 const CALLS: [(&str, Place); 15] = [
@@ -151,7 +155,11 @@ impl Forwards {
                 node = next;
                 continue;
             }
+            let is_over = code == Some(ENDED);
             call.settle();
+            if is_over && let Some(error) = end_of(&self.service, &id).await {
+                return Err(refused(error));
+            }
             return match answered {
                 Ok(response) => Ok(response.map(|body| Body::new(Answer::new(body, node, turn)))),
                 Err(error) => {
@@ -209,7 +217,38 @@ pub(crate) async fn ask<T>(
         if !is_elsewhere {
             return Err(refused);
         }
-        node = search.next(&node, code.as_deref()).await?.ok_or(refused)?;
+        node = match search.next(&node, code.as_deref()).await? {
+            Some(next) => next,
+            None if code.as_deref() == Some(ENDED) => {
+                return Err(end_of(service, id).await.map_or(refused, Refused::from));
+            }
+            None => return Err(refused),
+        };
+    }
+}
+
+/// How a sandbox ended that its node says is over. The end of it may be on its way here: it is waited for a
+/// moment, and without it the words of the node stand.
+async fn end_of(service: &SandboxesService, id: &SandboxId) -> Option<ApiError> {
+    let until = Instant::now() + END_WAIT_MAX;
+    let listening = service.news().of(id.rollout.group.job);
+    loop {
+        let mut heard = std::pin::pin!(listening.next());
+        heard.as_mut().enable();
+        match told(service, id, ApiCode::SandboxEnded).await {
+            Ok(Told::Ended(error)) => return Some(error),
+            Ok(Told::NotOfClient) => return None,
+            Ok(Told::Lives) => {}
+            Err(error) => {
+                error.log();
+                return None;
+            }
+        }
+        tokio::select! {
+            () = service.jobs.stop.cancelled() => return None,
+            () = tokio::time::sleep_until(until) => return None,
+            () = heard => {}
+        }
     }
 }
 
@@ -224,11 +263,15 @@ async fn node_of(service: &SandboxesService, id: &SandboxId) -> Result<NodeId, A
             Err(ApiError::new(ApiCode::SandboxNotReady, format!("sandbox {id} is not ready yet"))
                 .hint("try again when it runs"))
         }
-        Whereabouts::Over => Err(is_gone(id)),
+        Whereabouts::Over => Err(is_gone(service, id).await),
     }
 }
 
-fn is_gone(id: &SandboxId) -> ApiError {
+/// How it ended, if the store has that by now.
+async fn is_gone(service: &SandboxesService, id: &SandboxId) -> ApiError {
+    if let Ok(Told::Ended(error)) = told(service, id, ApiCode::SandboxGone).await {
+        return error;
+    }
     ApiError::new(ApiCode::SandboxGone, format!("sandbox {id} has ended, or there never was one"))
         .hint("create another; `rollyard checkpoint ls` has what was saved of it")
 }
@@ -236,7 +279,7 @@ fn is_gone(id: &SandboxId) -> ApiError {
 /// What a caller is told when a node does not answer: by the books, the sandbox may be gone with it.
 async fn gone(service: &SandboxesService, id: &SandboxId, node: &NodeId, why: &str) -> ApiError {
     if search::is_over(service, id).await.unwrap_or(false) {
-        return is_gone(id);
+        return is_gone(service, id).await;
     }
     channels::node_lost(node, &rollout::text::shown(why, 200))
 }

@@ -62,6 +62,28 @@ def test_from_create_to_kill(running):
     assert running.json("sandbox", "ls") == []
     gone = running.call("exec", one, "true", ok=False)
     assert gone.returncode == 1 and "error[sandbox_ended]" in gone.stderr, gone.stderr
+    assert "has ended (killed): killed by the user" in gone.stderr, gone.stderr
+
+
+def test_why_a_sandbox_ended_and_where_a_parked_one_is(running):
+    parked = create(running)
+    running.call("pause", "--park", parked)
+    shown = running.call("sandbox", "show", parked).stdout
+    assert "\nnode      parked\n" in shown and " without a call, else " in shown, shown
+    told = running.json("sandbox", "show", parked)
+    assert told["node"] is None and told["idle_expires_at_us"] < told["expires_at_us"]
+    idle, killed = create(running, "--idle-timeout", "1s"), create(running)
+    running.call("kill", killed, "--reason", "not needed\nany more")
+    lab.wait_until(lambda: running.json("sandbox", "show", idle)["state"] == "ended", "its idle timeout")
+    listed = running.call("sandbox", "ls", "--all").stdout
+    assert "ended: idle_timeout" in listed and "ended: killed" in listed, listed
+    shown = running.call("sandbox", "show", idle).stdout
+    assert "why       idle_timeout: no call came for its idle timeout of 1s\n" in shown, shown
+    shown = running.call("sandbox", "show", killed).stdout
+    assert "why       killed: not needed any more\n" in shown, shown
+    assert running.json("sandbox", "show", killed)["end"]["cause"] == "killed"
+    why = running.call("explain", idle.partition("@")[0]).stdout
+    assert "The sandbox has ended (idle_timeout): no call came for its idle timeout of 1s." in why, why
 
 
 def test_standard_input_and_signals(running, sandbox):

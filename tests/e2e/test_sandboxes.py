@@ -9,6 +9,7 @@ import socket
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from datetime import datetime, timedelta, timezone
 
 import lab
 import pytest
@@ -357,7 +358,34 @@ def test_deadlines_end_a_sandbox_paused_or_not(client):
     paused.pause()
     for sandbox in (idle, short, paused):
         lab.wait_until(lambda: sandbox.info().state == "ended", "its deadline")
-        assert sandbox.info().failure is None or sandbox.info().failure.code == "step_timeout"
+        assert sandbox.info().failure is None
+    for sandbox, cause, message in (
+        (idle, "idle_timeout", "no call came for its idle timeout of 1s500ms"),
+        (short, "timeout", "its timeout of 2s was over"),
+        (paused, "timeout", "its timeout of 2s was over"),
+    ):
+        told = sandbox.info()
+        assert (told.end.cause, told.end.message, str(told.end)) == (cause, message, f"{cause}: {message}")
+        assert "longer" in told.end.hint and told.end.ended_at > told.created_at
+        assert told.id in {one.id for one in client.sandboxes({"of": "test"}, ended=True) if one.end == told.end}
+        with pytest.raises(ry.SandboxGone, match=f"has ended \\({cause}\\): {message}") as refused:
+            sandbox.run("true")
+        assert (refused.value.code, refused.value.hint) == ("sandbox_ended", told.end.hint)
+
+
+def test_the_time_left_is_told_and_a_kill_with_its_reason(client):
+    sandbox = client.sandbox(idle_timeout=300, timeout=900, labels={"of": "test"}, **lab.SMALL)
+    told = sandbox.info()
+    assert told.end is None
+    assert told.expires_at - told.started_at == timedelta(seconds=900)
+    left = told.idle_expires_at - datetime.now(timezone.utc)
+    assert timedelta(seconds=200) < left <= timedelta(seconds=300)
+    client.kill_sandboxes(ids=[sandbox.id], reason="not needed\nany more")
+    told = sandbox.info()
+    assert (told.state, told.end.cause, told.idle_expires_at) == ("ended", "killed", None)
+    assert told.end.message == "not needed any more"
+    with pytest.raises(ry.SandboxGone, match="\\(killed\\): not needed any more"):
+        sandbox.run("true")
 
 
 def test_a_burst_is_created_without_a_failure_or_a_retry(client):

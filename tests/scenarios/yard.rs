@@ -182,6 +182,7 @@ impl Yard {
             signal: None,
             oom: false,
             timed_out: false,
+            silent: false,
             stdout: Captured::default(),
             stderr: Captured::default(),
             artifacts: vec![],

@@ -61,6 +61,7 @@ pub fn outcome() -> Outcome {
         signal: None,
         oom: false,
         timed_out: false,
+        silent: false,
         stdout: Captured::default(),
         stderr: Captured::default(),
         artifacts: Vec::new(),

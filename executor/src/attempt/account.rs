@@ -92,6 +92,7 @@ impl Account {
             signal: if let End::Signalled(signal) = self.end { Some(signal) } else { None },
             oom: counters.oom(),
             timed_out: self.timed_out,
+            silent: false,
             stdout: self.stdout,
             stderr: self.stderr,
             artifacts: self.artifacts,

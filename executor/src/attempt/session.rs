@@ -420,6 +420,7 @@ impl Session<'_> {
         } = tally;
         let counters = meter.counters();
         let timed_out = end == SessionEnd::Deadline && verdict.is_none();
+        let silent = matches!(end, SessionEnd::Silent { .. }) && verdict.is_none();
         let facts = SessionFacts {
             end,
             unclaimed: self.plan.unclaimed,
@@ -446,6 +447,7 @@ impl Session<'_> {
             signal: None,
             oom: counters.oom(),
             timed_out,
+            silent,
             stdout: Captured::default(),
             stderr: Captured::default(),
             artifacts,

@@ -78,6 +78,7 @@ fn outcome() -> Box<Outcome> {
         signal: None,
         oom: false,
         timed_out: false,
+        silent: false,
         stdout: Captured::default(),
         stderr: Captured::default(),
         artifacts: vec![],

@@ -10,7 +10,7 @@ use std::time::Duration;
 use rollout::checkpoint::{Checkpoint, Layer};
 use rollout::outcome::{Parked, ParkedClaim, StoredLog};
 use rollout::plan::{ResolvedStep, SessionPlan};
-use rollout::{BootTime, Bytes, NodeId, SandboxId};
+use rollout::{BootTime, Bytes, NodeId, SandboxId, Timestamp};
 use rollout_wire::v1;
 use tokio::sync::{
     Mutex as AsyncMutex, Notify, OwnedRwLockReadGuard, OwnedSemaphorePermit, RwLock, Semaphore, mpsc, watch,
@@ -27,6 +27,7 @@ use super::log::ActionLog;
 use super::shell::Shells;
 use crate::attempt::{FREEZE_MAX, Tools};
 use crate::broker::serve::lock;
+use crate::clock::wall_now;
 use crate::lifecycle::At;
 use crate::sandbox::{Driven, Sandbox};
 use crate::storage::chain;
@@ -335,6 +336,13 @@ impl Live {
     pub fn idle(&self) -> Duration {
         let activity = lock(&self.activity);
         if activity.busy > 0 { Duration::ZERO } else { activity.heard_at.elapsed() }
+    }
+
+    /// When it ends if nobody calls it from now on.
+    pub(super) fn silent_at(&self) -> Timestamp {
+        let left = Duration::from_millis(self.plan.idle_timeout.0).saturating_sub(self.idle());
+        let left_us = i64::try_from(left.as_micros()).unwrap_or(i64::MAX);
+        Timestamp(wall_now().0.saturating_add(left_us))
     }
 
     // ---- its sandbox --------------------------------------------------------------------------

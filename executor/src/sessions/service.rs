@@ -209,7 +209,8 @@ impl Sandboxes for Service {
         let live = self.sessions.find_soon(&named(&request.sandbox)?).await?;
         let live = live.ok_or_else(|| not_found(&request.sandbox))?;
         let state = if live.is_parked() { "paused" } else { "running" };
-        Ok(Response::new(v1::Sandbox { id: live.name(), state: state.to_owned(), ..v1::Sandbox::default() }))
+        let (id, state, idle_expires_at_us) = (live.name(), state.to_owned(), Some(live.silent_at().0));
+        Ok(Response::new(v1::Sandbox { id, state, idle_expires_at_us, ..v1::Sandbox::default() }))
     }
     async fn list(&self, _: Request<v1::ListSandboxesRequest>) -> Answer<v1::ListSandboxesReply> {
         Err(elsewhere("List"))

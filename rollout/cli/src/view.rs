@@ -12,9 +12,9 @@ use serde::Serialize;
 pub use checkpoints::{
     BlobSum, Change, Checkpoint, CheckpointDetail, CheckpointDiff, Collected, Layer, User,
 };
-#[cfg(test)]
-pub use sandboxes::KillFailure;
 pub use sandboxes::{Copied, Killed, LeftOut, Lifecycle, Sandbox};
+#[cfg(test)]
+pub use sandboxes::{KillFailure, SandboxEnd};
 
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Job {

@@ -251,6 +251,7 @@ pub fn outcome(message: &v1::Outcome) -> Result<Outcome, WireError> {
         signal: message.signal,
         oom: message.oom,
         timed_out: message.timed_out,
+        silent: message.silent,
         stdout: captured("outcome.stdout", message.stdout.as_ref())?,
         stderr: captured("outcome.stderr", message.stderr.as_ref())?,
         artifacts: message.artifacts.iter().map(artifact).collect::<Result<_, _>>()?,

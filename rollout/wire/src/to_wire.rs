@@ -159,6 +159,7 @@ pub fn outcome(outcome: &Outcome) -> v1::Outcome {
         signal: outcome.signal,
         oom: outcome.oom,
         timed_out: outcome.timed_out,
+        silent: outcome.silent,
         stdout: Some(captured(&outcome.stdout)),
         stderr: Some(captured(&outcome.stderr)),
         artifacts: outcome.artifacts.iter().map(artifact).collect(),

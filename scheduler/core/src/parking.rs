@@ -185,9 +185,9 @@ impl Cluster {
             outputs: &[],
         };
         let failure = classify_session(&facts);
-        let timed_out = is_late && failure.is_some();
         let found = Outcome::found(checkpoint, Times::at(now.wall));
-        let outcome = Outcome { actions: was.actions, timed_out, failure, ..found };
+        let outcome =
+            Outcome { actions: was.actions, timed_out: is_late, silent: !is_late, failure, ..found };
         self.set_state(at, StepState::Running);
         let Some(group) = self.group_mut(at.group) else { return };
         let detail = group.detail(at.slot);
@@ -206,6 +206,15 @@ impl Cluster {
     pub(crate) fn parked_to_send(&self, now: Now, at: At) -> Option<Box<Parked>> {
         let group = self.jobs.get(&at.group.job)?.groups.get(&at.group.index)?;
         Some(group.details.get(&at.slot)?.parked.as_ref()?.to_send(now))
+    }
+
+    /// When a parked session ends without a call, or at its timeout; none if it is not parked.
+    pub fn parked_until(&self, now: Now, rollout: RolloutId, step: StepIndex) -> Option<Timestamp> {
+        let at = At { group: rollout.group, slot: Slot { member: Member::of(rollout), step } };
+        let group = self.jobs.get(&at.group.job)?.groups.get(&at.group.index)?;
+        let was = group.details.get(&at.slot)?.parked.as_ref()?;
+        let left_us = i64::try_from(was.due.since(now.boot).0.saturating_mul(1_000)).unwrap_or(i64::MAX);
+        Some(Timestamp(now.wall.0.saturating_add(left_us)))
     }
 
     /// The sessions of a job that have no sandbox.

@@ -1,7 +1,12 @@
 -- Those that have not ended, newest first, behind ($1, $2), with all the labels of $3.
 SELECT
     j.job, j.state, j.reason, j.created_at, j.finished_at, s.image, s.labels, s.start_timeout, s.timeout,
-    a.node, a.started_at, r.failure_domain, r.failure_code, r.failure_message
+    s.idle_timeout, a.node, a.started_at, r.failure_domain, r.failure_code, r.failure_message,
+    CASE WHEN j.finished_at IS NOT NULL THEN (
+        SELECT last.outcome FROM attempts AS last
+        WHERE last.job = j.job AND last.group_index = 0 AND last.sample = 0 AND last.refill = 0 AND last.step = 0
+        ORDER BY last.attempt DESC LIMIT 1
+    ) END AS outcome
 FROM jobs AS j
 JOIN sandboxes AS s ON s.job = j.job
 LEFT JOIN attempts AS a

@@ -105,6 +105,8 @@ codes! {
     CheckpointInUse "checkpoint_in_use" FailedPrecondition;
     /// What nobody needs is collected already.
     CollectionRuns "collection_runs" FailedPrecondition;
+    /// The sandbox has ended.
+    SandboxEnded "sandbox_ended" FailedPrecondition;
     /// The sandbox has ended, or there never was one.
     SandboxGone "sandbox_gone" NotFound;
     /// The sandbox is not ready yet.

@@ -8,7 +8,7 @@ use rollout_wire::v1;
 use scheduler_core::ExplainTarget;
 
 use super::rollouts::{no_job, no_rollout, step_index};
-use super::{ApiError, JobsService};
+use super::{ApiError, JobsService, end_of_sandbox};
 
 pub(super) async fn explain(service: &JobsService, text: &str) -> Result<v1::ExplainReply, ApiError> {
     let target = target(service, text).await?;
@@ -50,11 +50,14 @@ fn sentence(line: &str) -> String {
 }
 
 async fn is_final(service: &JobsService, target: ExplainTarget) -> Result<bool, ApiError> {
-    let job = match target {
+    Ok(service.reads.job_state(job_of(target)).await?.is_none_or(JobState::is_final))
+}
+
+const fn job_of(target: ExplainTarget) -> JobId {
+    match target {
         ExplainTarget::Job(job) => job,
         ExplainTarget::Rollout(rollout) | ExplainTarget::Step(rollout, _) => rollout.group.job,
-    };
-    Ok(service.reads.job_state(job).await?.is_none_or(JobState::is_final))
+    }
 }
 
 /// A job, a rollout, or `rollout/step`, that exists.
@@ -81,6 +84,10 @@ async fn target(service: &JobsService, text: &str) -> Result<ExplainTarget, ApiE
 
 /// What the store says of something the core has no part in any more.
 async fn stored(service: &JobsService, target: ExplainTarget) -> Result<String, ApiError> {
+    let sandbox = service.reads.sandbox(job_of(target)).await?;
+    if let Some(end) = sandbox.and_then(|row| end_of_sandbox(&row)) {
+        return Ok(format!("The sandbox has ended ({}): {}.", end.cause, end.message));
+    }
     let rollout = match target {
         ExplainTarget::Job(job) => {
             let row = service.reads.job(job).await?;

@@ -150,7 +150,7 @@ pub(super) async fn cancel(service: &JobsService, request: v1::CancelRequest) ->
     if !row.state.is_final() {
         let reason = match request.reason.as_str() {
             "" => "cancelled by a caller".to_owned(),
-            reason => rollout::text::shown(reason, REASON_BYTES_MAX),
+            reason => rollout::text::shown_line(reason, REASON_BYTES_MAX),
         };
         let (done, stored) = oneshot::channel();
         service.inbox.send(Input::Cancel { job, code: FailureCode::Cancelled, reason, done }).await?;

@@ -6,6 +6,7 @@
 mod claim;
 mod create;
 mod document;
+mod ending;
 mod fork;
 mod kill;
 mod view;
@@ -22,7 +23,8 @@ use tonic::server::Grpc;
 use tonic::{Request, Response, Status};
 use tonic_prost::ProstCodec;
 
-pub(crate) use view::whereabouts;
+pub(crate) use ending::of_row as end_of_sandbox;
+pub(crate) use view::{Told, told, whereabouts};
 
 use super::{ApiCode, ApiError, JobsService};
 use crate::forward::Channels;
@@ -74,6 +76,10 @@ impl SandboxesService {
     pub(crate) fn new(jobs: JobsService, channels: Channels, news: News) -> Self {
         let waiting = Arc::new(Semaphore::new(WAITING_CALLS_MAX));
         Self { jobs, channels, news, desks: claim::Desks::new(), waiting }
+    }
+
+    pub(crate) const fn news(&self) -> &News {
+        &self.news
     }
 
     /// A place among those that wait.

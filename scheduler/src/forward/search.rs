@@ -22,7 +22,8 @@ const GONE_TRIES_MAX: u32 = 1;
 const LOOK_FIRST: Duration = Duration::from_millis(10);
 const LOOK_MAX: Duration = Duration::from_millis(200);
 /// Codes of a node that has it no more, or has it parked.
-pub(super) const NOT_HERE: [&str; 3] = [PARKED, "sandbox_ended", NOT_FOUND];
+pub(super) const NOT_HERE: [&str; 3] = [PARKED, ENDED, NOT_FOUND];
+pub(super) const ENDED: &str = ApiCode::SandboxEnded.as_str();
 const PARKED: &str = "sandbox_parked";
 const NOT_FOUND: &str = "not_found";
 
@@ -95,7 +96,7 @@ impl<'a> Search<'a> {
             // What was parked left no record on its node: that it was there is in the books.
             Whereabouts::Over if code == Some(NOT_FOUND) => {
                 let job = self.service.jobs.reads.job_state(self.id.rollout.group.job).await?;
-                if job.is_some() { Err(super::is_gone(self.id)) } else { Ok(None) }
+                if job.is_some() { Err(super::is_gone(self.service, self.id).await) } else { Ok(None) }
             }
             _ => Ok(None),
         }
@@ -129,7 +130,7 @@ impl<'a> Search<'a> {
                     self.service.jobs.inbox.send(Input::Event(Event::Thaw { rollout, step })).await?;
                 }
                 Whereabouts::Thaws | Whereabouts::Waits | Whereabouts::Starts(_) => {}
-                Whereabouts::Over => return Err(super::is_gone(self.id)),
+                Whereabouts::Over => return Err(super::is_gone(self.service, self.id).await),
             }
             if Instant::now() >= self.until {
                 return Err(self.not_back().await);

@@ -160,7 +160,7 @@ impl Reporter {
         let mut outcome =
             outcome.and_then(from_wire::outcome).unwrap_or_else(|problem| self.unknown(attempt, &problem));
         if let Some(failure) = &mut outcome.failure {
-            failure.message = shown(&failure.message, FAILURE_CHARS_MAX);
+            failure.message = rollout::text::shown_line(&failure.message, FAILURE_CHARS_MAX);
         }
         let at = self.at(message.generation);
         // Of a failure too: what the core does not know of it cannot release.

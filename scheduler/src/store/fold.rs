@@ -54,6 +54,8 @@ pub struct NewSandbox {
     pub start_timeout: Millis,
     /// From then until its end.
     pub timeout: Millis,
+    /// Without a call until its end.
+    pub idle_timeout: Millis,
     /// What it starts with; none: the image as it is.
     pub base: Option<Checkpoint>,
 }
@@ -254,10 +256,11 @@ fn new_job(job: &NewJob) -> Value {
 }
 
 fn sandbox(job: &NewJob) -> Option<Value> {
-    let NewSandbox { image, labels, start_timeout, timeout, base } = job.sandbox.as_ref()?;
+    let NewSandbox { image, labels, start_timeout, timeout, idle_timeout, base } = job.sandbox.as_ref()?;
     let base = base.as_ref().map(|base| hex::encode(to_wire::checkpoint(base).encode_to_vec()));
     let labels = json!(labels).to_string();
-    Some(json!([job.job.to_string(), image, labels, micros(*start_timeout), micros(*timeout), base]))
+    let times = [*start_timeout, *timeout, *idle_timeout].map(micros);
+    Some(json!([job.job.to_string(), image, labels, times[0], times[1], times[2], base]))
 }
 
 fn micros(time: Millis) -> i64 {

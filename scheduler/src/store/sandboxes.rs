@@ -48,11 +48,16 @@ pub struct SandboxRow {
     pub labels: BTreeMap<String, String>,
     pub start_timeout: Millis,
     pub timeout: Millis,
+    /// None: it was created before this was stored.
+    pub idle_timeout: Option<Millis>,
     /// Where it was placed.
     pub node: Option<NodeId>,
     /// When it was ready.
     pub started_at: Option<Timestamp>,
     pub failure: Option<Failure>,
+    /// It ended at its `timeout`, or for want of calls.
+    pub timed_out: bool,
+    pub silent: bool,
 }
 
 impl SandboxRow {
@@ -75,6 +80,8 @@ fn sandbox(row: &SqliteRow) -> Result<SandboxRow, Error> {
         |column| Ok::<_, Error>(Millis(row::unsigned::<u64>(row, "sandboxes", column, &job)? / 1_000));
     let node = row::optional_text(row, "attempts", "node", &job)?;
     let node = node.map(|node| node.parse().map_err(|e| row::wrong("attempts", "node", &job, e)));
+    let idle_timeout = row::optional_signed(row, "sandboxes", "idle_timeout", &job)?;
+    let outcome = row::outcome(row, &job)?;
     Ok(SandboxRow {
         job,
         state: row::word("jobs", "state", &job, state, &JOB_STATES, JobState::as_str)?,
@@ -85,9 +92,12 @@ fn sandbox(row: &SqliteRow) -> Result<SandboxRow, Error> {
         labels: serde_json::from_str(labels).map_err(|e| row::wrong("sandboxes", "labels", &job, e))?,
         start_timeout: millis("start_timeout")?,
         timeout: millis("timeout")?,
+        idle_timeout: idle_timeout.map(|micros| Millis(micros.unsigned_abs() / 1_000)),
         node: node.transpose()?.map(NodeId),
         started_at: row::optional_signed(row, "attempts", "started_at", &job)?.map(Timestamp),
         failure: row::failure(row, &job)?,
+        timed_out: outcome.as_ref().is_some_and(|outcome| outcome.timed_out),
+        silent: outcome.as_ref().is_some_and(|outcome| outcome.silent),
     })
 }
 

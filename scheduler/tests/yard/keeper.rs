@@ -44,6 +44,8 @@ pub struct Kept {
     pub tag: Option<String>,
     /// Names that it does not have.
     pub away: BTreeSet<String>,
+    /// Names of which it says that they are over.
+    pub over: BTreeSet<String>,
 }
 
 #[derive(Clone)]
@@ -112,6 +114,9 @@ impl Keeper {
         kept.calls.push((method.to_owned(), sandbox.to_owned()));
         if kept.away.contains(sandbox) {
             return Err(refused("sandbox_gone"));
+        }
+        if kept.over.contains(sandbox) {
+            return Err(refused("sandbox_ended"));
         }
         kept.open += 1;
         Ok(Open(self.kept.clone()))

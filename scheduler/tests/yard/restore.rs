@@ -191,6 +191,7 @@ impl World {
             signal: None,
             oom: false,
             timed_out: false,
+            silent: false,
             stdout: Captured::default(),
             stderr: Captured::default(),
             artifacts: Vec::new(),

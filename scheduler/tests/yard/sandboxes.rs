@@ -36,7 +36,8 @@ impl World {
         let yard = Yard::new(dir.path());
         let running = yard.start().await;
         let keeper = serve(dir.path());
-        let behaviour = Behaviour { hold: true, sandboxes_url: keeper.url.clone(), ..behaviour };
+        let hold = behaviour.lie.is_none();
+        let behaviour = Behaviour { hold, sandboxes_url: keeper.url.clone(), ..behaviour };
         let executor = Executor::attach(&yard, behaviour);
         let client = client(&yard).await;
         Self { yard, running, executor, keeper, client, _dir: dir }
@@ -142,11 +143,65 @@ async fn a_sandbox_is_created_found_and_ended() {
     let ended = world.client.clone().get(v1::GetSandboxRequest { sandbox: made.id.clone() }).await;
     let ended = ended.unwrap().into_inner();
     assert_eq!((ended.state.as_str(), ended.failure), ("ended", None));
+    let end = ended.end.expect("how it ended");
+    assert_eq!((end.cause.as_str(), end.hint.as_str()), ("killed", ""));
+    assert!(end.message.starts_with("ended by a caller"), "{end:?}");
+    assert!(end.ended_at_us >= made.created_at_us, "{end:?}");
     let again = world.kill(&[&made.id], &[]).await;
     assert_eq!((again.killed, again.failed), (vec![], vec![]), "it had ended");
     assert_eq!((world.list(&[], false).await, world.list(&[], true).await), (vec![], vec![made.id]));
     assert!(!world.yard.tables().exists(), "nothing of it is recorded");
     world.running.stop().await;
+}
+
+/// What a node says of one end, and what is told of it: its cause, and a part of its words.
+type Told = (fn(&mut v1::Outcome), &'static str, &'static str);
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_ended_a_sandbox_is_told_wherever_it_is_shown() {
+    let fails = |outcome: &mut v1::Outcome| {
+        let (code, domain) = ("node_lost".to_owned(), "node".to_owned());
+        outcome.failure = Some(v1::Failure { code, domain, message: "its init\nis gone".to_owned() });
+    };
+    let ends: [Told; 3] = [
+        (|outcome| outcome.silent = true, "idle_timeout", "no call came for its idle timeout of 1m30s"),
+        (|outcome| outcome.timed_out = true, "timeout", "its timeout of 2m was over"),
+        (fails, "node_lost", "its init is gone"),
+    ];
+    for (lie, cause, message) in ends {
+        let world = World::new(Behaviour { lie: Some(lie), ..Behaviour::default() }).await;
+        let wanted = v1::CreateSandboxRequest {
+            idle_timeout_ms: Some(90_000),
+            timeout_ms: Some(120_000),
+            ..request("one")
+        };
+        let made = world.client.clone().create(wanted).await.unwrap().into_inner();
+        let shown = tokio::time::timeout(HANG, async {
+            loop {
+                let request = v1::GetSandboxRequest { sandbox: made.id.clone() };
+                let shown = world.client.clone().get(request).await.unwrap().into_inner();
+                if shown.state == "ended" {
+                    return shown;
+                }
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+        });
+        let shown = shown.await.expect("it ends");
+        let end = shown.end.clone().expect("how it ended");
+        assert_eq!((end.cause.as_str(), end.message.as_str()), (cause, message));
+        assert!(!end.hint.is_empty(), "{end:?}");
+        let list = v1::ListSandboxesRequest { ended_too: true, page_size: 9, ..Default::default() };
+        let listed = world.client.clone().list(list).await.unwrap().into_inner();
+        assert_eq!(listed.sandboxes, [v1::Sandbox { adopted: false, ..shown.clone() }]);
+        let rollout = made.id.replace("@n1", "");
+        let gone = world.client.clone().act(act(&rollout, "late")).await.unwrap_err();
+        let told = format!("sandbox {rollout} has ended ({cause}): {message}");
+        assert_eq!((code(&gone), gone.message()), ("sandbox_gone", told.as_str()));
+        let explain = v1::ExplainRequest { target: rollout };
+        let lines = world.yard.client().await.explain(explain).await.unwrap().into_inner().lines;
+        assert_eq!(lines, [format!("The sandbox has ended ({cause}): {message}.")]);
+        world.running.stop().await;
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -376,6 +431,13 @@ async fn calls_reach_the_node_with_all_that_came_and_its_words_come_back() {
     world.kill(&[&made.id], &[]).await;
     let gone = client.act(act(&made.id.replace("@n1", ""), "late")).await.unwrap_err();
     assert_eq!(code(&gone), "sandbox_gone");
+    assert!(gone.message().contains("has ended (killed): ended by a caller"), "{gone:?}");
+    // Its node says no more than that it is over.
+    world.keeper.kept.lock().unwrap().over.insert(made.id.clone());
+    let ended = client.act(act(&made.id, "ended")).await.unwrap_err();
+    assert_eq!(code(&ended), "sandbox_ended");
+    assert!(ended.message().contains("has ended (killed): ended by a caller"), "{ended:?}");
+    assert!(ended.metadata().contains_key("rollyard-hint"), "{ended:?}");
     world.running.stop().await;
 }
 

@@ -39,7 +39,7 @@ from .forward import AsyncForward, Forward
 from .process import Process
 from .sandbox import Sandbox, Shell
 from .sandbox_calls import Get, Put, Run, TruncatedWarning
-from .sandbox_views import ActionInfo, CommandResult, ExitInfo, FileInfo, KillInfo, LifecycleInfo, SandboxInfo
+from .sandbox_views import ActionInfo, CommandResult, ExitInfo, FileInfo, KillInfo, LifecycleInfo, SandboxEnd, SandboxInfo
 from .session import Session
 from .spec import Job
 from .table import Shard, Table, open_table
@@ -89,6 +89,7 @@ __all__ = [
     "Run",
     "Sandbox",
     "SandboxGone",
+    "SandboxEnd",
     "SandboxInfo",
     "Session",
     "Shard",

@@ -12,6 +12,25 @@ from .views import Failure, failure_of, time_of
 
 
 @dataclass(frozen=True)
+class SandboxEnd:
+    """How a sandbox ended."""
+
+    cause: str
+    """idle_timeout, timeout, killed or finished; else the code of its failure"""
+    message: str
+    hint: str
+    """What to do about it; may be empty."""
+    ended_at: datetime
+
+    def __str__(self) -> str:
+        return f"{self.cause}: {self.message}"
+
+    @classmethod
+    def of(cls, told: wire.SandboxEnd) -> SandboxEnd:
+        return cls(cause=told.cause, message=told.message, hint=told.hint, ended_at=time_of(told.ended_at_us))
+
+
+@dataclass(frozen=True)
 class SandboxInfo:
     """A sandbox at one moment."""
 
@@ -20,11 +39,17 @@ class SandboxInfo:
     state: str
     """waiting, starting, running, paused, parked or ended"""
     node: str | None
+    """None while it waits or is parked."""
     image: str
     labels: dict[str, str]
     created_at: datetime
     started_at: datetime | None
     expires_at: datetime | None
+    """Its absolute deadline: no call puts it off."""
+    idle_expires_at: datetime | None
+    """When it ends if nobody calls it until then; None where nobody said so."""
+    end: SandboxEnd | None
+    """How it ended; None of one that lives."""
     failure: Failure | None
     """Of one that ended, and not because it was told to."""
     adopted: bool
@@ -33,6 +58,9 @@ class SandboxInfo:
 
     @classmethod
     def of(cls, told: wire.Sandbox) -> SandboxInfo:
+        def time(field: str) -> datetime | None:
+            return time_of(getattr(told, field)) if told.HasField(field) else None
+
         return cls(
             id=told.id,
             state=told.state,
@@ -40,8 +68,10 @@ class SandboxInfo:
             image=told.image,
             labels=dict(told.labels),
             created_at=time_of(told.created_at_us),
-            started_at=time_of(told.started_at_us) if told.HasField("started_at_us") else None,
-            expires_at=time_of(told.expires_at_us) if told.HasField("expires_at_us") else None,
+            started_at=time("started_at_us"),
+            expires_at=time("expires_at_us"),
+            idle_expires_at=time("idle_expires_at_us"),
+            end=SandboxEnd.of(told.end) if told.HasField("end") else None,
             failure=failure_of(told.failure) if told.HasField("failure") else None,
             adopted=told.adopted,
             job=told.job,

@@ -1,7 +1,7 @@
 //! Lengths, sizes and grids as people read them. All text that comes in may be hostile; all text
 //! that goes out is printable ASCII.
 
-use rollout::text::shown;
+use rollout::text::shown_line;
 
 /// The widest cell, in characters; longer text ends in `...`.
 pub const CELL_CHARS_MAX: usize = 80;
@@ -107,7 +107,7 @@ pub fn grid_in(columns: usize, indent: &str, heads: &[&str], rows: &[Vec<String>
     let last = heads.len().saturating_sub(1);
     let chars_max = |column: usize| if column == last { LAST_CELL_CHARS_MAX } else { CELL_CHARS_MAX };
     let escaped = |row: &Vec<String>| {
-        row.iter().enumerate().map(|(column, cell)| shown(cell, chars_max(column))).collect()
+        row.iter().enumerate().map(|(column, cell)| shown_line(cell, chars_max(column))).collect()
     };
     let rows: Vec<Vec<String>> = rows.iter().map(escaped).collect();
     let name = |head: &str| head.trim_start_matches('>').to_owned();

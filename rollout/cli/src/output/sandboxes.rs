@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use rollout::Timestamp;
-use rollout::text::shown;
+use rollout::text::{shown, shown_line};
 
 use super::human::{count, grid_in, length, plural, size};
 use super::report::label;
@@ -18,7 +18,7 @@ pub fn list(table: &Table, sandboxes: &[Sandbox]) -> String {
     let row = |sandbox: &Sandbox| {
         vec![
             sandbox.id.clone(),
-            sandbox.state.clone(),
+            state(sandbox),
             sandbox.image.clone(),
             table.age(Some(sandbox.created_at_us)),
             left(table, sandbox),
@@ -29,11 +29,34 @@ pub fn list(table: &Table, sandboxes: &[Sandbox]) -> String {
     grid_in(table.columns, "", &["SANDBOX", "STATE", "IMAGE", ">AGE", ">LEFT", "LABELS"], &rows)
 }
 
-/// Until its absolute deadline.
+/// Until the first of its deadlines.
 fn left(table: &Table, sandbox: &Sandbox) -> String {
-    match sandbox.expires_at_us {
-        Some(at) if sandbox.state != "ended" => length(Timestamp(at).since(table.now).0),
+    let first = sandbox.expires_at_us.into_iter().chain(sandbox.idle_expires_at_us).min();
+    match first {
+        Some(at) if sandbox.state != "ended" => until(table, at),
         _ => "-".to_owned(),
+    }
+}
+
+fn until(table: &Table, at_us: i64) -> String {
+    length(Timestamp(at_us).since(table.now).0)
+}
+
+/// Until each of its deadlines.
+fn both_left(table: &Table, sandbox: &Sandbox) -> String {
+    match (sandbox.expires_at_us, sandbox.idle_expires_at_us) {
+        (Some(at), Some(idle)) if sandbox.state != "ended" && idle < at => {
+            format!("{} without a call, else {}", until(table, idle), until(table, at))
+        }
+        _ => left(table, sandbox),
+    }
+}
+
+/// With why it ended.
+fn state(sandbox: &Sandbox) -> String {
+    match &sandbox.end {
+        Some(end) => format!("{}: {}", sandbox.state, end.cause),
+        None => sandbox.state.clone(),
     }
 }
 
@@ -51,11 +74,27 @@ pub fn one(table: &Table, sandbox: &Sandbox) -> String {
         let message = lines(&failure.message).join("\n");
         line("error", &format!("{} ({}): {message}", shown(&failure.code, 64), shown(&failure.domain, 64)));
     }
-    line("node", &shown(sandbox.node.as_deref().unwrap_or("none yet"), WORD_CHARS_MAX));
+    if let Some(end) = &sandbox.end {
+        // The words of a failure stand above.
+        let words = match &sandbox.failure {
+            Some(_) => String::new(),
+            None => format!(": {}", shown_line(&end.message, SENTENCE_CHARS_MAX)),
+        };
+        line("why", &format!("{}{words}", shown(&end.cause, WORD_CHARS_MAX)));
+        if !end.hint.is_empty() {
+            line("hint", &shown_line(&end.hint, SENTENCE_CHARS_MAX));
+        }
+    }
+    let nowhere = match sandbox.state.as_str() {
+        "parked" => "parked",
+        "ended" => "none",
+        _ => "none yet",
+    };
+    line("node", &shown(sandbox.node.as_deref().unwrap_or(nowhere), WORD_CHARS_MAX));
     line("image", &shown(&sandbox.image, SENTENCE_CHARS_MAX));
-    line("labels", &shown(&labels(sandbox), SENTENCE_CHARS_MAX));
+    line("labels", &shown_line(&labels(sandbox), SENTENCE_CHARS_MAX));
     line("age", &table.age(Some(sandbox.created_at_us)));
-    line("left", &left(table, sandbox));
+    line("left", &both_left(table, sandbox));
     line("job", &shown(&sandbox.job, WORD_CHARS_MAX));
     out
 }

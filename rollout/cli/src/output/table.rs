@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use executor::doctor::{Capacity, Check, Report, Status};
 use rollout::Timestamp;
-use rollout::text::shown;
+use rollout::text::{shown, shown_line};
 
 use super::Output;
 use super::human::{cores, count, figure, grid_in, length, plural, size, wrapped};
@@ -64,7 +64,7 @@ impl Output for Table {
             let job = cell.job.as_ref();
             let of = |text: fn(&Job) -> String| job.map_or_else(|| "-".to_owned(), text);
             vec![
-                shown(&cell.cell, SENTENCE_CHARS_MAX),
+                shown_line(&cell.cell, SENTENCE_CHARS_MAX),
                 of(|job| job.id.clone()),
                 of(Job::state_now),
                 of(|job| format!("{}/{}", count(job.rollouts.ended), count(job.rollouts.total))),
@@ -82,7 +82,7 @@ impl Output for Table {
         label(self.columns, &mut out, "job", &format!("{}  {}", shown(&job.name, 63), shown(&job.id, 64)));
         let mut state = shown(&job.state_now(), 64);
         if let Some(reason) = &job.reason {
-            state += &format!(": {}", shown(reason, SENTENCE_CHARS_MAX));
+            state += &format!(": {}", shown_line(reason, SENTENCE_CHARS_MAX));
         }
         label(self.columns, &mut out, "state", &state);
         // Of a cancelled job it is the reason, which the state has told.
@@ -117,7 +117,7 @@ impl Output for Table {
         );
         rewards(self.columns, &mut out, &job.rewards);
         failures(self.columns, &mut out, &job.failures, &self.program);
-        label(self.columns, &mut out, "tables", &shown(&job.table_root, SENTENCE_CHARS_MAX));
+        label(self.columns, &mut out, "tables", &shown_line(&job.table_root, SENTENCE_CHARS_MAX));
         let ended = job.finished_at_us.map_or_else(String::new, |end| {
             format!(", ended after {}", length(Timestamp(end).since(Timestamp(job.created_at_us)).0))
         });
@@ -163,7 +163,7 @@ impl Output for Table {
         let mut out = String::new();
         label(self.columns, &mut out, "again", &plural(retried.retried, "rollout"));
         for other in &retried.not_retried {
-            let why = format!("{} {}", count(other.rollouts), shown(&other.why, SENTENCE_CHARS_MAX));
+            let why = format!("{} {}", count(other.rollouts), shown_line(&other.why, SENTENCE_CHARS_MAX));
             label(self.columns, &mut out, "not", &why);
         }
         if let Some(job) = &retried.job {
@@ -297,7 +297,7 @@ impl Output for Table {
     }
 
     fn explanation(&self, explanation: &Explanation) -> String {
-        let sentences = explanation.lines.iter().map(|line| shown(line, SENTENCE_CHARS_MAX));
+        let sentences = explanation.lines.iter().map(|line| shown_line(line, SENTENCE_CHARS_MAX));
         sentences.map(|line| wrapped(&line, self.columns).join("\n  ") + "\n").collect()
     }
 
@@ -368,7 +368,7 @@ impl Output for Table {
             ),
         }
         label(self.columns, &mut out, "time", &time(summary));
-        label(self.columns, &mut out, "tables", &shown(&job.table_root, SENTENCE_CHARS_MAX));
+        label(self.columns, &mut out, "tables", &shown_line(&job.table_root, SENTENCE_CHARS_MAX));
         if job.groups.sealed > 0 {
             label(
                 self.columns,
@@ -462,7 +462,7 @@ impl Table {
     fn rollout(&self, rollout: &RolloutSteps) -> String {
         let mut out = String::new();
         label(self.columns, &mut out, "rollout", &shown(&rollout.rollout, 80));
-        label(self.columns, &mut out, "task", &shown(&rollout.task_id, SENTENCE_CHARS_MAX));
+        label(self.columns, &mut out, "task", &shown_line(&rollout.task_id, SENTENCE_CHARS_MAX));
         let mut status = shown(&rollout.status, 64);
         if let Some(failure) = &rollout.failure {
             status += &format!(": {} ({})", shown(&failure.code, 64), shown(&failure.domain, 64));

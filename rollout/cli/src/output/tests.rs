@@ -84,9 +84,11 @@ fn collected() {
 
 #[test]
 fn sandboxes() {
-    use fixtures::sandboxes::{copied, ended, killed, lifecycle, sandbox};
-    snapshots("sandboxes", |output| output.sandboxes(&[sandbox(), ended()]));
+    use fixtures::sandboxes::{copied, ended, idled, killed, lifecycle, parked, sandbox};
+    snapshots("sandboxes", |output| output.sandboxes(&[sandbox(), ended(), idled(), parked()]));
     snapshots("sandbox", |output| output.sandbox(&ended()));
+    snapshots("sandbox_idled", |output| output.sandbox(&idled()));
+    snapshots("sandbox_parked", |output| output.sandbox(&parked()));
     snapshots("made", |output| output.made(&[sandbox()]));
     snapshots("killed", |output| output.killed(&killed()));
     snapshots("lifecycle", |output| output.lifecycle(&lifecycle()));

@@ -10,9 +10,9 @@ use super::Failure;
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Sandbox {
     pub id: String,
-    /// waiting, starting, running, paused, ended
+    /// waiting, starting, running, paused, parked, ended
     pub state: String,
-    /// Null while it waits for room.
+    /// Null while it waits for room or is parked.
     pub node: Option<String>,
     pub image: String,
     pub labels: BTreeMap<String, String>,
@@ -20,6 +20,10 @@ pub struct Sandbox {
     pub started_at_us: Option<i64>,
     /// Its absolute deadline.
     pub expires_at_us: Option<i64>,
+    /// When it ends if nobody calls it until then; null where nobody said so.
+    pub idle_expires_at_us: Option<i64>,
+    /// How it ended; null of one that lives.
+    pub end: Option<SandboxEnd>,
     /// Of one that ended, and not because it was told to.
     pub failure: Option<Failure>,
     /// It was there already: the key was used before.
@@ -38,10 +42,29 @@ impl From<v1::Sandbox> for Sandbox {
             created_at_us: of.created_at_us,
             started_at_us: of.started_at_us,
             expires_at_us: of.expires_at_us,
+            idle_expires_at_us: of.idle_expires_at_us,
+            end: of.end.map(SandboxEnd::from),
             failure: of.failure.map(Failure::from),
             adopted: of.adopted,
             job: of.job,
         }
+    }
+}
+
+/// How a sandbox ended.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct SandboxEnd {
+    /// idle_timeout, timeout, killed, finished; else the code of its failure
+    pub cause: String,
+    pub message: String,
+    /// What to do about it; may be empty.
+    pub hint: String,
+    pub ended_at_us: i64,
+}
+
+impl From<v1::SandboxEnd> for SandboxEnd {
+    fn from(of: v1::SandboxEnd) -> Self {
+        Self { cause: of.cause, message: of.message, hint: of.hint, ended_at_us: of.ended_at_us }
     }
 }
 

@@ -172,6 +172,7 @@ pub fn outcome(code: Option<FailureCode>, reward: Option<f32>) -> Box<Outcome> {
         signal: None,
         oom: false,
         timed_out: false,
+        silent: false,
         stdout: Captured::default(),
         stderr: Captured::default(),
         artifacts: vec![],

@@ -346,9 +346,12 @@ fn its_deadlines_end_it_without_a_node() {
         yard.restart();
         yard.later(Millis(2_000));
         assert_eq!(yard.cluster.whereabouts(rollout(0), TALK), Whereabouts::Parked);
+        let until = yard.cluster.parked_until(yard.now, rollout(0), TALK).expect("it is parked");
+        assert!(until > yard.now.wall, "{until:?}");
         yard.later(Millis(20_000));
         let failure = yard.ends()[0].failure.as_ref().map(|failure| failure.code);
         assert_eq!((failure, used(&yard)), (Some(code), 0));
+        assert_eq!(yard.cluster.parked_until(yard.now, rollout(0), TALK), None);
         call(&mut yard);
         assert_eq!(yard.cluster.whereabouts(rollout(0), TALK), Whereabouts::Over);
     }

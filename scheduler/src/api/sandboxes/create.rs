@@ -6,6 +6,7 @@ use std::time::Duration;
 use futures::{StreamExt as _, TryStreamExt as _, stream};
 use prost::Message as _;
 use rollout::checkpoint::Checkpoint;
+use rollout::plan::SESSION_IDLE_TIMEOUT;
 use rollout::state::JobState;
 use rollout::{FailureCode, JobId, Millis};
 use rollout_wire::v1;
@@ -62,6 +63,7 @@ pub(super) async fn create(
         request_hash,
         start_timeout: request.start_timeout_ms.map_or(START_TIMEOUT, Millis),
         timeout: request.timeout_ms.map_or(TIMEOUT, Millis),
+        idle_timeout: request.idle_timeout_ms.map_or(SESSION_IDLE_TIMEOUT, Millis),
         base: start.map(|(base, _)| base),
     };
     let (job, adopted) = submit(service, wanted).await?;
@@ -120,17 +122,20 @@ pub(super) struct Wanted {
     pub request_hash: String,
     pub start_timeout: Millis,
     pub timeout: Millis,
+    pub idle_timeout: Millis,
     pub base: Option<Checkpoint>,
 }
 
 /// Its job, stored; and whether it was there already.
 pub(super) async fn submit(service: &SandboxesService, wanted: Wanted) -> Result<(JobId, bool), ApiError> {
-    let Wanted { step, labels, project, key, request_hash, start_timeout, timeout, base } = wanted;
+    let Wanted { step, labels, project, key, request_hash, start_timeout, timeout, idle_timeout, base } =
+        wanted;
     let sandbox = NewSandbox {
         image: String::new(),
         labels: labels.clone(),
         start_timeout,
         timeout,
+        idle_timeout,
         base: base.clone(),
     };
     let turn = service.jobs.limits.check().await;

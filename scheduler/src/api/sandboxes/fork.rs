@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use futures::{StreamExt as _, TryStreamExt as _, stream};
 use rollout::checkpoint::Checkpoint;
-use rollout::plan::ResolvedStep;
+use rollout::plan::{ResolvedStep, SESSION_IDLE_TIMEOUT};
 use rollout::{AttemptId, Millis, SandboxId};
 use rollout_wire::{from_wire, v1};
 use sha2::{Digest, Sha256};
@@ -88,8 +88,9 @@ fn wanted(
     base: Checkpoint,
 ) -> Wanted {
     let (start_timeout, timeout): (Millis, Millis) = (step.start_timeout, step.timeout);
-    let step = document::of_fork(step);
-    Wanted { step, labels, project, key, request_hash, start_timeout, timeout, base: Some(base) }
+    let idle_timeout = step.work.session().map_or(SESSION_IDLE_TIMEOUT, |session| session.idle_timeout);
+    let (step, base) = (document::of_fork(step), Some(base));
+    Wanted { step, labels, project, key, request_hash, start_timeout, timeout, idle_timeout, base }
 }
 
 /// The step whose sandbox it is.

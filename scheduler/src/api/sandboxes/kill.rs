@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use futures::{StreamExt as _, stream};
 use rollout::state::JobState;
-use rollout::text::shown;
+use rollout::text::{shown, shown_line};
 use rollout::{FailureCode, JobId, StepIndex};
 use rollout_wire::v1;
 use tokio::sync::oneshot;
@@ -45,7 +45,7 @@ pub(super) async fn kill(
     let _place = service.waits()?;
     let reason = match request.reason.as_str() {
         "" => "ended by a caller".to_owned(),
-        reason => shown(reason, REASON_BYTES_MAX),
+        reason => shown_line(reason, REASON_BYTES_MAX),
     };
     let mut killing = Killing { service, reason, killed: BTreeMap::new(), failed: Vec::new() };
     if request.labels.is_empty() {

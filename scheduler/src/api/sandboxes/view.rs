@@ -11,7 +11,7 @@ use rollout::{FailureCode, JobId, Millis, NodeId, SandboxId, StepIndex, Timestam
 use rollout_wire::{to_wire, v1};
 use scheduler_core::sessions::Whereabouts;
 
-use super::{Refused, SandboxesService, check_labels, client, sandbox_id};
+use super::{Refused, SandboxesService, check_labels, client, ending, sandbox_id};
 use crate::api::{ApiCode, ApiError, page};
 use crate::jobs::JobFacts;
 use crate::store::{SandboxRow, only_rollout};
@@ -71,8 +71,14 @@ async fn as_it_is(service: &SandboxesService, shown: v1::Sandbox) -> v1::Sandbox
     }
     if let Ok(id) = sandbox_id(&shown.id) {
         match whereabouts(service, &id).await {
-            Ok(Whereabouts::Parked) => return v1::Sandbox { state: PARKED.to_owned(), ..shown },
-            Ok(Whereabouts::Thaws) => return v1::Sandbox { state: "starting".to_owned(), ..shown },
+            Ok(Whereabouts::Parked) => {
+                let idle_expires_at_us = parked_until(service, &id).await;
+                let (state, node) = (PARKED.to_owned(), String::new());
+                return v1::Sandbox { state, node, idle_expires_at_us, ..shown };
+            }
+            Ok(Whereabouts::Thaws) => {
+                return v1::Sandbox { state: "starting".to_owned(), node: String::new(), ..shown };
+            }
             Ok(Whereabouts::Runs(node)) => return as_its_node_has_it(service, shown, node).await,
             Ok(Whereabouts::Waits | Whereabouts::Starts(_) | Whereabouts::Over) | Err(_) => {}
         }
@@ -85,7 +91,10 @@ async fn as_its_node_has_it(service: &SandboxesService, shown: v1::Sandbox, node
     let mut client = client(channel);
     let asked = client.get(v1::GetSandboxRequest { sandbox: shown.id.clone() });
     match tokio::time::timeout(STATE_ANSWER_MAX, asked).await {
-        Ok(Ok(told)) => v1::Sandbox { state: told.into_inner().state, node: node.to_string(), ..shown },
+        Ok(Ok(told)) => {
+            let v1::Sandbox { state, idle_expires_at_us, .. } = told.into_inner();
+            v1::Sandbox { state, node: node.to_string(), idle_expires_at_us, ..shown }
+        }
         Ok(Err(status)) => {
             tracing::debug!(sandbox = shown.id, %status, "a node did not say how a sandbox is");
             shown
@@ -121,6 +130,8 @@ pub(super) fn message(row: &SandboxRow, adopted: bool) -> v1::Sandbox {
         failure: failure.map(to_wire::failure),
         adopted,
         job: row.job.to_string(),
+        end: ending::of_row(row),
+        idle_expires_at_us: None,
     }
 }
 
@@ -154,9 +165,11 @@ async fn session(service: &SandboxesService, id: SandboxId, text: &str) -> Resul
     };
     let started_at = last.and_then(|last| last.started_at);
     let failure = outcome.and_then(|outcome: &Outcome| outcome.failure.as_ref()).filter(|_| state == ENDED);
+    let ended_at = last.and_then(|last| last.outcome.as_ref()).map(|outcome| outcome.times.ended_at);
+    let end = (state == ENDED).then(|| ending::of_session(failure, ended_at));
     Ok(v1::Sandbox {
         state: state.to_owned(),
-        node: node.as_ref().map(|node| node.to_string()).unwrap_or_default(),
+        node: node.as_ref().filter(|_| state != PARKED).map(|node| node.to_string()).unwrap_or_default(),
         image: image(&facts, &planned.image.to_string()),
         labels: facts.plan.labels.clone(),
         created_at_us: row.created_at.0,
@@ -166,12 +179,46 @@ async fn session(service: &SandboxesService, id: SandboxId, text: &str) -> Resul
         adopted: false,
         job: job.to_string(),
         id: SandboxId { node, ..id }.to_string(),
+        end,
+        idle_expires_at_us: None,
     })
 }
 
 /// As it was pinned.
 fn image(facts: &JobFacts, text: &str) -> String {
     facts.images.get(text).map_or_else(|| text.to_owned(), Clone::clone)
+}
+
+/// When what is parked ends, by the books; none too if they cannot be asked.
+async fn parked_until(service: &SandboxesService, id: &SandboxId) -> Option<i64> {
+    let (rollout, step) = (id.rollout, id.step);
+    let asked = service.jobs.ask(move |cluster, now| cluster.parked_until(now, rollout, step)).await;
+    asked.ok().flatten().flatten().map(|at| at.0)
+}
+
+/// How it is with what a call was for, by the store.
+pub(crate) enum Told {
+    /// No client created such a sandbox.
+    NotOfClient,
+    Lives,
+    /// Why the call is refused, with how it ended.
+    Ended(ApiError),
+}
+
+pub(crate) async fn told(
+    service: &SandboxesService,
+    id: &SandboxId,
+    code: ApiCode,
+) -> Result<Told, ApiError> {
+    let job = id.rollout.group.job;
+    let row = service.jobs.reads.sandbox(job).await?;
+    let Some(row) = row.filter(|_| id.rollout == only_rollout(job) && id.step == StepIndex(0)) else {
+        return Ok(Told::NotOfClient);
+    };
+    Ok(match ending::of_row(&row) {
+        Some(end) => Told::Ended(ending::refusal(code, &id.to_string(), &end)),
+        None => Told::Lives,
+    })
 }
 
 /// Where the sandbox is, by the books.

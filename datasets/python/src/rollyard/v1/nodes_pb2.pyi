@@ -586,7 +586,7 @@ class Range(_message.Message):
     def __init__(self, low: _Optional[float] = ..., high: _Optional[float] = ...) -> None: ...
 
 class Outcome(_message.Message):
-    __slots__ = ("failure", "exit_code", "signal", "oom", "timed_out", "stdout", "stderr", "artifacts", "reward", "times", "usage", "image_digest", "checkpoint", "actions", "parked")
+    __slots__ = ("failure", "exit_code", "signal", "oom", "timed_out", "stdout", "stderr", "artifacts", "reward", "times", "usage", "image_digest", "checkpoint", "actions", "parked", "silent")
     FAILURE_FIELD_NUMBER: _ClassVar[int]
     EXIT_CODE_FIELD_NUMBER: _ClassVar[int]
     SIGNAL_FIELD_NUMBER: _ClassVar[int]
@@ -602,6 +602,7 @@ class Outcome(_message.Message):
     CHECKPOINT_FIELD_NUMBER: _ClassVar[int]
     ACTIONS_FIELD_NUMBER: _ClassVar[int]
     PARKED_FIELD_NUMBER: _ClassVar[int]
+    SILENT_FIELD_NUMBER: _ClassVar[int]
     failure: Failure
     exit_code: int
     signal: int
@@ -617,7 +618,8 @@ class Outcome(_message.Message):
     checkpoint: Checkpoint
     actions: int
     parked: Parked
-    def __init__(self, failure: _Optional[_Union[Failure, _Mapping]] = ..., exit_code: _Optional[int] = ..., signal: _Optional[int] = ..., oom: bool = ..., timed_out: bool = ..., stdout: _Optional[_Union[Captured, _Mapping]] = ..., stderr: _Optional[_Union[Captured, _Mapping]] = ..., artifacts: _Optional[_Iterable[_Union[Artifact, _Mapping]]] = ..., reward: _Optional[_Union[Reward, _Mapping]] = ..., times: _Optional[_Union[Times, _Mapping]] = ..., usage: _Optional[_Union[Usage, _Mapping]] = ..., image_digest: _Optional[str] = ..., checkpoint: _Optional[_Union[Checkpoint, _Mapping]] = ..., actions: _Optional[int] = ..., parked: _Optional[_Union[Parked, _Mapping]] = ...) -> None: ...
+    silent: bool
+    def __init__(self, failure: _Optional[_Union[Failure, _Mapping]] = ..., exit_code: _Optional[int] = ..., signal: _Optional[int] = ..., oom: bool = ..., timed_out: bool = ..., stdout: _Optional[_Union[Captured, _Mapping]] = ..., stderr: _Optional[_Union[Captured, _Mapping]] = ..., artifacts: _Optional[_Iterable[_Union[Artifact, _Mapping]]] = ..., reward: _Optional[_Union[Reward, _Mapping]] = ..., times: _Optional[_Union[Times, _Mapping]] = ..., usage: _Optional[_Union[Usage, _Mapping]] = ..., image_digest: _Optional[str] = ..., checkpoint: _Optional[_Union[Checkpoint, _Mapping]] = ..., actions: _Optional[int] = ..., parked: _Optional[_Union[Parked, _Mapping]] = ..., silent: bool = ...) -> None: ...
 
 class Failure(_message.Message):
     __slots__ = ("code", "domain", "message")

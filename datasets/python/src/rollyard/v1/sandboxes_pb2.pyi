@@ -61,7 +61,7 @@ class CreateSandboxRequest(_message.Message):
     def __init__(self, idempotency_key: _Optional[str] = ..., image: _Optional[str] = ..., request_cpu: _Optional[str] = ..., request_memory: _Optional[str] = ..., limit_cpu: _Optional[str] = ..., limit_memory: _Optional[str] = ..., limit_disk: _Optional[str] = ..., limit_pids: _Optional[int] = ..., labels: _Optional[_Mapping[str, str]] = ..., env: _Optional[_Mapping[str, str]] = ..., user: _Optional[str] = ..., workdir: _Optional[str] = ..., idle_timeout_ms: _Optional[int] = ..., timeout_ms: _Optional[int] = ..., start_timeout_ms: _Optional[int] = ..., checkpoint: _Optional[str] = ..., project: _Optional[str] = ..., park_after_ms: _Optional[int] = ...) -> None: ...
 
 class Sandbox(_message.Message):
-    __slots__ = ("id", "state", "node", "image", "labels", "created_at_us", "started_at_us", "expires_at_us", "failure", "adopted", "job")
+    __slots__ = ("id", "state", "node", "image", "labels", "created_at_us", "started_at_us", "expires_at_us", "failure", "adopted", "job", "end", "idle_expires_at_us")
     class LabelsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -80,6 +80,8 @@ class Sandbox(_message.Message):
     FAILURE_FIELD_NUMBER: _ClassVar[int]
     ADOPTED_FIELD_NUMBER: _ClassVar[int]
     JOB_FIELD_NUMBER: _ClassVar[int]
+    END_FIELD_NUMBER: _ClassVar[int]
+    IDLE_EXPIRES_AT_US_FIELD_NUMBER: _ClassVar[int]
     id: str
     state: str
     node: str
@@ -91,7 +93,21 @@ class Sandbox(_message.Message):
     failure: _nodes_pb2.Failure
     adopted: bool
     job: str
-    def __init__(self, id: _Optional[str] = ..., state: _Optional[str] = ..., node: _Optional[str] = ..., image: _Optional[str] = ..., labels: _Optional[_Mapping[str, str]] = ..., created_at_us: _Optional[int] = ..., started_at_us: _Optional[int] = ..., expires_at_us: _Optional[int] = ..., failure: _Optional[_Union[_nodes_pb2.Failure, _Mapping]] = ..., adopted: bool = ..., job: _Optional[str] = ...) -> None: ...
+    end: SandboxEnd
+    idle_expires_at_us: int
+    def __init__(self, id: _Optional[str] = ..., state: _Optional[str] = ..., node: _Optional[str] = ..., image: _Optional[str] = ..., labels: _Optional[_Mapping[str, str]] = ..., created_at_us: _Optional[int] = ..., started_at_us: _Optional[int] = ..., expires_at_us: _Optional[int] = ..., failure: _Optional[_Union[_nodes_pb2.Failure, _Mapping]] = ..., adopted: bool = ..., job: _Optional[str] = ..., end: _Optional[_Union[SandboxEnd, _Mapping]] = ..., idle_expires_at_us: _Optional[int] = ...) -> None: ...
+
+class SandboxEnd(_message.Message):
+    __slots__ = ("cause", "message", "hint", "ended_at_us")
+    CAUSE_FIELD_NUMBER: _ClassVar[int]
+    MESSAGE_FIELD_NUMBER: _ClassVar[int]
+    HINT_FIELD_NUMBER: _ClassVar[int]
+    ENDED_AT_US_FIELD_NUMBER: _ClassVar[int]
+    cause: str
+    message: str
+    hint: str
+    ended_at_us: int
+    def __init__(self, cause: _Optional[str] = ..., message: _Optional[str] = ..., hint: _Optional[str] = ..., ended_at_us: _Optional[int] = ...) -> None: ...
 
 class GetSandboxRequest(_message.Message):
     __slots__ = ("sandbox",)
