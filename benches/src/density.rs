@@ -11,6 +11,7 @@
 //! failed; `leaks`, what is left at the end.
 
 use std::collections::BTreeMap;
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
@@ -48,7 +49,7 @@ pub fn main(args: &[String]) -> Result<()> {
     let mut yard = Yard::start(&dir.path().join("home"), &["--cpu", &cores])?;
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
     let held =
-        runtime.block_on(bench(&yard, move |n| small(&format!("idle-{n}"), &rootfs), sandboxes, probed));
+        runtime.block_on(bench(&yard, move |n| idle(&format!("idle-{n}"), &rootfs), sandboxes, probed));
     drop(runtime);
     yard.stop()?;
     held?;
@@ -56,6 +57,14 @@ pub fn main(args: &[String]) -> Result<()> {
     figure(BENCH, "leaks", &[("census", json!(left))], left.len() as f64);
     Ok(())
 }
+
+/// With a disk in memory that is hardly more than its directories: all of it is reserved.
+fn idle(key: &str, rootfs: &Path) -> v1::CreateSandboxRequest {
+    v1::CreateSandboxRequest { limit_disk: "1Mi".to_owned(), ..small(key, rootfs) }
+}
+
+/// What is reserved for one of them: its disk, and its request.
+const RESERVED_BYTES: u64 = 2 << 20;
 
 async fn bench(
     yard: &Yard,
@@ -69,6 +78,11 @@ async fn bench(
     ensure!(
         u64::from(ceiling) >= sandboxes as u64,
         "this host has room for {ceiling}: see `rollyard doctor`"
+    );
+    let memory = node.capacity.as_ref().map_or(0, |capacity| capacity.memory_bytes);
+    ensure!(
+        memory / RESERVED_BYTES >= sandboxes as u64,
+        "{memory} bytes of memory are offered, and {RESERVED_BYTES} are reserved for each"
     );
     // What is made once and kept is made before anything is counted.
     let first = client.create(request(sandboxes)).await?;

@@ -14,6 +14,12 @@ use std::path::{Path, PathBuf};
 /// The deepest folder below a data directory that is looked at.
 const DEPTH_MAX: usize = 12;
 
+/// What attempts left to be used again: `spares` of an executor, wherever its data directory lies.
+fn is_spare(top: &Path, path: &Path) -> bool {
+    let below = path.strip_prefix(top).unwrap_or(path);
+    below.components().any(|part| part.as_os_str() == "spares")
+}
+
 /// A whole layer in the store of the node: kept after its sandboxes on purpose, up to a bound of the
 /// store. What is half made has another name.
 fn is_cached_layer(top: &Path, path: &Path) -> bool {
@@ -111,7 +117,15 @@ impl Census {
             if is_cached_layer(top, &path) || is_ahead(&path) {
                 continue;
             }
-            self.count("paths", path.strip_prefix(top).unwrap_or(&path).display());
+            if is_spare(top, &path) {
+                // They come and go; what must not stay is a byte of an attempt.
+                let kind = entry.metadata();
+                if kind.as_ref().is_ok_and(|found| found.is_file() && found.len() > 0) {
+                    self.count("bytes in spares", path.strip_prefix(top).unwrap_or(&path).display());
+                }
+            } else {
+                self.count("paths", path.strip_prefix(top).unwrap_or(&path).display());
+            }
             if entry.file_type()?.is_dir() {
                 self.walk(top, &path, depth + 1)?;
             }
