@@ -30,7 +30,7 @@ const CPU_PERIOD_US: u64 = 100_000;
 /// What all sandboxes together weigh, for each CPU of this executor: in v1's shares, of which a task beside
 /// their group has 1,024, as has a group of the host that nobody gave another weight. So what runs in them goes
 /// before what makes new ones.
-const SHARES_PER_CPU: u64 = 2_048;
+const SHARES_PER_CPU: u64 = 4_096;
 /// The kernel takes no more.
 const SHARES_MAX: u64 = 262_144;
 /// Of v2's weights a task outside of groups has 100.
@@ -500,7 +500,7 @@ mod tests {
 
     #[test]
     fn sandboxes_weigh_two_tasks_a_cpu_as_far_as_the_kernel_goes() {
-        for (cpus, shares, weight_v2) in [(1, 2_048, 200), (2, 4_096, 400), (64, 131_072, 10_000)] {
+        for (cpus, shares, weight_v2) in [(1, 4_096, 400), (2, 8_192, 800), (64, 262_144, 10_000)] {
             assert_eq!(weight(cpus, true), ("cpu.shares", shares));
             assert_eq!(weight(cpus, false), ("cpu.weight", weight_v2));
         }

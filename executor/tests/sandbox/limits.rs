@@ -161,6 +161,6 @@ async fn what_runs_goes_before_what_makes_new_ones(lab: Lab) {
     let group = std::path::Path::new(line.split(' ').nth(4).unwrap()).join("rollyard").join(file);
     let cpus = u64::try_from(std::thread::available_parallelism().unwrap().get()).unwrap();
     let part: u64 = std::fs::read_to_string(group).unwrap().trim().parse().unwrap();
-    assert_eq!(part, (2 * cpus * task).min(most), "this host has {cpus} CPUs");
+    assert_eq!(part, (4 * cpus * task).min(most), "this host has {cpus} CPUs");
     sandbox.destroy().await.unwrap();
 }
