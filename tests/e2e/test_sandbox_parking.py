@@ -4,6 +4,8 @@ real binary."""
 import contextlib
 import json
 import signal
+import subprocess
+import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 
@@ -84,6 +86,31 @@ def test_a_call_that_comes_while_it_is_parked_goes_first_or_waits(sandbox):
             time.sleep(turn * 0.01)
             assert sandbox.exec(f"cat n; echo {turn + 1} > n").text == f"{turn}\n"
             parking.result()
+
+
+CALLER = """
+import rollyard as ry
+with ry.Client({url!r}, start=False) as client:
+    client.open_sandbox({id!r}).run("echo begun > f; sleep 3; echo done >> f")
+"""
+
+
+def test_it_is_not_parked_under_an_action_that_nobody_waits_for(client, sandbox):
+    """Its caller is gone; what it began is seen through."""
+    caller = subprocess.Popen([sys.executable, "-c", CALLER.format(url=client.url, id=sandbox.id)])
+    lab.wait_until(lambda: sandbox.exec("cat f").text == "begun\n", "it works")
+    caller.kill()
+    caller.wait(timeout=lab.HANG_S)
+
+    def parks():
+        try:
+            return sandbox.pause(park=True).rung == "parked"
+        except ry.Error as refused:
+            assert refused.code == "version_conflict", refused
+            return False
+
+    lab.wait_until(parks, "it is parked")
+    assert sandbox.read("f") == b"begun\ndone\n"
 
 
 def test_it_outlives_the_scheduler_and_the_node_it_was_parked_on(yard, monkeypatch):

@@ -229,7 +229,7 @@ impl Live {
         after: Option<Duration>,
     ) -> Result<v1::LifecycleReply, Refusal> {
         self.may_leave()?;
-        if self.is_called() {
+        if self.is_called() || self.acts() {
             let words = "a call is in progress, and it is not parked under it";
             return Err(Refusal::new(SandboxCode::VersionConflict, words));
         }

@@ -325,7 +325,7 @@ impl Live {
     /// that what was stored of it does not know.
     pub(super) fn part(&self, leaving: impl FnOnce() -> Result<Leaving, Refusal>) -> Result<(), Refusal> {
         let activity = lock(&self.activity);
-        if activity.busy > 0 {
+        if activity.busy > 0 || self.acts() {
             return Err(Refusal::new(SandboxCode::VersionConflict, "a call came before it was parked"));
         }
         self.leaving.send_replace(Some(leaving()?));
@@ -417,6 +417,11 @@ impl Live {
     /// Somebody waits for a call.
     pub(super) fn is_called(&self) -> bool {
         lock(&self.activity).busy > 0
+    }
+
+    /// A recorded action is at work, whether or not somebody waits for it.
+    pub(super) fn acts(&self) -> bool {
+        self.limits.actions.available_permits() < ACTIONS_RUNNING_MAX
     }
 
     pub(super) async fn over(&self) {
