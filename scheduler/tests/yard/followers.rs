@@ -98,7 +98,7 @@ async fn a_reader_that_takes_nothing_is_told_so_and_gives_its_place_back() {
         let mut client = yard.narrow_client().await;
         idle.push(client.logs(logs.clone()).await.unwrap().into_inner());
     }
-    // Twenty times as long as each may stall: on a busy machine the last of them begin to late.
+    // Twenty times as long as each may stall: on a busy machine the last of them stall late.
     tokio::time::sleep(Duration::from_secs(10)).await;
     let grown = resident_bytes().saturating_sub(before);
     assert!(grown < 200 << 20, "{grown} bytes more");
