@@ -204,6 +204,32 @@ pub(crate) mod tests {
         Arc::new(Spares::new(dir))
     }
 
+    /// A disk that is full for a while: what is written later can be read.
+    #[test]
+    fn what_found_no_room_leaves_nothing_of_itself() {
+        use nix::sys::resource::{Resource, getrlimit, setrlimit};
+        use nix::sys::signal::{SigHandler, Signal, signal};
+        let dir = tempfile::tempdir().unwrap();
+        let spares = spares(dir.path());
+        let path = dir.path().join("job-1.record");
+        let book = begun(&spares, path.clone(), &Stage::Kept);
+        std::fs::write(&path, "").unwrap();
+        // SAFETY: the signal is ignored, and no handler is set. Past the limit a write is then refused.
+        unsafe { signal(Signal::SIGXFSZ, SigHandler::SigIgn) }.unwrap();
+        let (soft, hard) = getrlimit(Resource::RLIMIT_FSIZE).unwrap();
+        for (room, left) in [(10, 0), (10_000, 10_000 - 10)] {
+            std::fs::write(&path, vec![b' '; left]).unwrap();
+            setrlimit(Resource::RLIMIT_FSIZE, room, hard).unwrap();
+            let refused = book.end(None, &Stage::Kept);
+            setrlimit(Resource::RLIMIT_FSIZE, soft, hard).unwrap();
+            assert!(refused.is_err());
+            assert_eq!(std::fs::metadata(&path).unwrap().len(), left as u64);
+        }
+        std::fs::write(&path, "").unwrap();
+        book.end(None, &Stage::Kept).unwrap();
+        assert!(Record::read(&path).is_some());
+    }
+
     /// A kill may come in the middle of a write, and the next executor writes behind it.
     #[test]
     fn the_last_whole_line_counts_wherever_a_write_was_torn() {
