@@ -1,5 +1,7 @@
 //! Bench `burst`: 1,000 rollouts of one step, submitted at once to a scheduler and an executor in processes
-//! of their own. The step waits for half a minute, so that all of them live at once. Figures:
+//! of their own. The step waits for half a minute, so that all of them live at once. A rollout of another job goes
+//! before, as a creation goes before those that are kept up: the node has come, has its image and has
+//! measured itself. Figures:
 //!
 //! - `failures`: steps that did not end well, and rollouts without a step.
 //! - `p99_over_p50`: of the time from when the node took a step until its sandbox was ready.
@@ -66,6 +68,8 @@ pub fn main(args: &[String]) -> Result<()> {
         fs::create_dir_all(&home)?;
         let kept_up = kept_up(&home.join("alone"), &rootfs)?;
         let yard = Yard::start(&program, &home)?;
+        let _first =
+            yard.submit("first", &job("first", &rootfs, 1, 1, "agent: {command: [/true]}"))?.end()?;
         let agent = |program: &str| format!("agent: {{command: [{program}]}}");
         let burst = job("burst", &rootfs, ops, ops, &agent("/hold"));
         let ended = job("ended", &rootfs, ops, ops, &agent("/true"));

@@ -93,9 +93,8 @@ impl Cluster {
         if let Some(key) = self.sandbox_key(at)
             && let Some(node) = self.node_of(&fence.node, fence.incarnation)
             && !node.pace.has(attempt)
-            && let Some(reservation) = node.sandboxes.get_mut(&key)
         {
-            reservation.phase = Phase::Running;
+            node.is_now(key, Phase::Running);
         }
     }
 
@@ -172,11 +171,9 @@ impl Cluster {
         }
         records.push(Record::AttemptEnded { attempt, generation, outcome, kept });
 
-        if let Some(node) = self.node_of(&place.node, place.incarnation)
-            && let Some(reservation) = node.sandboxes.get_mut(&key)
-        {
+        if let Some(node) = self.node_of(&place.node, place.incarnation) {
             if kept {
-                reservation.phase = Phase::Kept;
+                node.is_now(key, Phase::Kept);
             } else {
                 node.release(key);
             }
@@ -339,7 +336,7 @@ impl Cluster {
             match (left_by, node.sandboxes.get_mut(&key)) {
                 (Some((attempt, generation)), Some(reservation)) => {
                     (reservation.attempt, reservation.generation) = (attempt, generation);
-                    reservation.phase = Phase::Kept;
+                    node.is_now(key, Phase::Kept);
                 }
                 _ => {
                     node.release(key);

@@ -44,6 +44,14 @@ impl Cluster {
             let queued: BTreeSet<_> = node.pace.queued().collect();
             let starting = node.sandboxes.values().filter(|r| r.phase == Phase::Starting);
             let starting: BTreeSet<_> = starting.map(|r| r.attempt).collect();
+            if starting.len() != node.starting {
+                wrong.push(format!(
+                    "node {}: {} start, {} are counted",
+                    node.id,
+                    starting.len(),
+                    node.starting
+                ));
+            }
             if queued != *node.pace.attempts() || !queued.is_subset(&starting) {
                 wrong.push(format!("node {}: {queued:?} wait for credit, {starting:?} start", node.id));
             }

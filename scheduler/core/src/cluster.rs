@@ -82,7 +82,7 @@ impl Cluster {
                 self.renew(now, &node, incarnation);
                 if let Some(node) = self.node_of(&node, incarnation) {
                     node.measured = measured;
-                    let in_flight = node.starting().saturating_sub(node.pace.len());
+                    let in_flight = node.starting.saturating_sub(node.pace.len());
                     node.pace.report(now.boot, measured.credit, in_flight);
                 }
             }

@@ -52,8 +52,9 @@ impl Default for Config {
 /// [`Config::overdue_margin`] unless a test sets it: longer than storing what an attempt made may take.
 pub const OVERDUE_MARGIN: Millis = Millis(AFTER_WORK_MAX.0 + 120_000);
 /// [`Config::in_flight_min`] unless a test sets it: a rate that was measured while there was little to
-/// do may be low.
-pub const CREATIONS_IN_FLIGHT_MIN: usize = 8;
+/// do may be low. So many keep a node busy from one report to the next, and another job waits no longer
+/// than they take.
+pub const CREATIONS_IN_FLIGHT_MIN: usize = 64;
 /// Groups asked for in one `Expand`.
 pub const EXPAND_GROUPS_MAX: u32 = 64;
 /// Groups of one job admitted and not sealed: bounds what the recorder may lag behind.

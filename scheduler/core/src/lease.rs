@@ -50,6 +50,7 @@ impl Cluster {
                 attached: true,
                 deadline,
                 sandboxes: std::collections::BTreeMap::new(),
+                starting: 0,
                 used: rollout::quantity::Request::default(),
                 absent: BTreeSet::new(),
                 given_up: std::collections::BTreeMap::new(),

@@ -26,6 +26,8 @@ pub(crate) struct Node {
     pub deadline: BootTime,
     /// One per sandbox that exists, or was asked for.
     pub sandboxes: BTreeMap<SandboxKey, Reservation>,
+    /// Of them, those that start; counted again by `check`.
+    pub starting: usize,
     /// Sum over `sandboxes` and `given_up`; re-derived by `check`.
     pub used: Request,
     /// Reserved here and not in its last list: with one more such list it is lost. At most one per
@@ -138,7 +140,7 @@ impl Node {
     /// The sandbox serves nobody any more and stays charged.
     pub fn give_up(&mut self, key: SandboxKey) {
         if let Some(reservation) = self.sandboxes.remove(&key) {
-            self.pace.forget(reservation.attempt);
+            self.forget(&reservation);
             self.given_up.insert(reservation.grant(), reservation.charge);
         }
     }
@@ -151,22 +153,34 @@ impl Node {
         }
     }
 
-    pub fn starting(&self) -> usize {
-        self.sandboxes.values().filter(|s| s.phase == Phase::Starting).count()
-    }
-
     pub fn reserve(&mut self, key: SandboxKey, reservation: Reservation) {
         self.used = add(self.used, reservation.charge);
+        self.starting += usize::from(reservation.phase == Phase::Starting);
         if let Some(old) = self.sandboxes.insert(key, reservation) {
             self.used = subtract(self.used, old.charge);
-            self.pace.forget(old.attempt);
+            self.forget(&old);
         }
     }
 
     pub fn release(&mut self, key: SandboxKey) -> Option<Reservation> {
         let reservation = self.sandboxes.remove(&key)?;
-        self.pace.forget(reservation.attempt);
+        self.forget(&reservation);
         self.used = subtract(self.used, reservation.charge);
         Some(reservation)
+    }
+
+    /// Whether there was such a sandbox.
+    pub fn is_now(&mut self, key: SandboxKey, phase: Phase) -> bool {
+        let Some(reservation) = self.sandboxes.get_mut(&key) else { return false };
+        let before = std::mem::replace(&mut reservation.phase, phase);
+        self.starting += usize::from(phase == Phase::Starting);
+        self.starting -= usize::from(before == Phase::Starting);
+        true
+    }
+
+    /// It is in the list no more.
+    fn forget(&mut self, reservation: &Reservation) {
+        self.starting -= usize::from(reservation.phase == Phase::Starting);
+        self.pace.forget(reservation.attempt);
     }
 }

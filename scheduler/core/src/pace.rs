@@ -196,7 +196,7 @@ impl Cluster {
         for node in self.nodes.values_mut().filter(|node| node.attached && node.pace.len() > 0) {
             let at_rate = node.pace.per_s_milli().saturating_mul(IN_FLIGHT_MIN_MS) / 1_000_000;
             let least = usize::try_from(at_rate).unwrap_or(usize::MAX).max(self.config.in_flight_min);
-            let mut in_flight = node.starting().saturating_sub(node.pace.len());
+            let mut in_flight = node.starting.saturating_sub(node.pace.len());
             node.pace.refill(now.boot);
             loop {
                 let starts = node.pace.next(in_flight, least);

@@ -57,7 +57,7 @@ impl Score {
             ),
             affinity: Reverse(neighbour),
             tightness: Reverse(tightest(node, resources.charge())),
-            starting: node.starting(),
+            starting: node.starting,
             node: node.id.clone(),
         })
     }

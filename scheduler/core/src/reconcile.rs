@@ -143,10 +143,9 @@ impl Cluster {
         }
         for &at in &again {
             if let Some(key) = self.sandbox_key(at)
-                && let Some(reservation) =
-                    self.node_of(id, incarnation).and_then(|node| node.sandboxes.get_mut(&key))
+                && let Some(node) = self.node_of(id, incarnation)
             {
-                reservation.phase = Phase::Starting;
+                node.is_now(key, Phase::Starting);
             }
         }
         let mut now_sent = Vec::new();

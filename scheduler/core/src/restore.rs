@@ -226,6 +226,7 @@ fn unattached(id: NodeId, incarnation: rollout::IncarnationId, deadline: BootTim
         attached: false,
         deadline,
         sandboxes: std::collections::BTreeMap::new(),
+        starting: 0,
         used: total,
         absent: std::collections::BTreeSet::new(),
         given_up: std::collections::BTreeMap::new(),
