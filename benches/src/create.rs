@@ -152,10 +152,10 @@ impl Subject<'_> {
         done.wall = begun.elapsed();
         done.cpu = cpu_time().saturating_sub(cpu);
         self.rounds.push(done);
-        let counts = |l: Levels| json!({"networks": l.networks, "groups": l.groups, "disks": l.disks});
+        let counts = |l: Levels| json!({"blanks": l.blanks, "networks": l.networks, "groups": l.groups, "disks": l.disks});
         self.levels.push(json!({"start": counts(start), "low": counts(low), "end": counts(end)}));
         ensure!(
-            end.networks >= start.networks && end.disks >= start.disks,
+            end.blanks >= start.blanks && end.networks >= start.networks && end.disks >= start.disks,
             "the pools end less full than they began: {start:?}, {end:?}"
         );
         Ok(())

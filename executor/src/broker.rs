@@ -9,6 +9,7 @@
 //!
 //! It decides nothing: what to make is in the request, and every request has one reply.
 
+mod blank;
 pub(crate) mod build;
 mod child;
 pub mod client;
@@ -25,7 +26,7 @@ mod teardown;
 use std::os::fd::OwnedFd;
 
 use crate::keeper;
-pub use pools::NETWORKS_AHEAD;
+pub use pools::{BLANKS_AHEAD, NETWORKS_AHEAD};
 
 /// Users and groups of a sandbox are numbered below this.
 pub const IDS_MAX: u32 = INIT_ID;

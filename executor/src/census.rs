@@ -42,6 +42,8 @@ pub struct Census {
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize)]
 pub struct Ahead {
     pub cgroups: Vec<String>,
+    /// Host pids of children that wait for a sandbox to ask for them.
+    pub processes: Vec<i32>,
     pub loops: Vec<u32>,
     pub files: Vec<PathBuf>,
 }
@@ -84,6 +86,7 @@ impl fmt::Display for Census {
         let Self { cgroups, processes, loops, files, staged, ahead } = self;
         write!(f, "cgroups {cgroups:?}, processes {processes:?}, loop devices {loops:?}, files {files:?}, ")?;
         write!(f, "unfinished layers {staged:?}, made ahead: cgroups {:?}, ", ahead.cgroups)?;
+        write!(f, "processes {:?}, ", ahead.processes)?;
         write!(f, "loop devices {:?}, files {:?}", ahead.loops, ahead.files)
     }
 }
@@ -122,13 +125,16 @@ pub fn take(data_dir: &Path) -> Result<Census, Error> {
         for leaf in entries.flatten().filter(|entry| entry.path().is_dir()) {
             let name = leaf.file_name().to_string_lossy().into_owned();
             let procs = fs::read_to_string(leaf.path().join("cgroup.procs")).unwrap_or_default();
-            census.processes.extend(procs.lines().filter_map(|pid| pid.parse::<i32>().ok()));
             let is_ahead = name.starts_with(POOLED);
+            let processes = if is_ahead { &mut census.ahead.processes } else { &mut census.processes };
+            processes.extend(procs.lines().filter_map(|pid| pid.parse::<i32>().ok()));
             (if is_ahead { &mut census.ahead.cgroups } else { &mut census.cgroups }).push(name);
         }
     }
-    census.processes.sort_unstable();
-    census.processes.dedup();
+    for processes in [&mut census.processes, &mut census.ahead.processes] {
+        processes.sort_unstable();
+        processes.dedup();
+    }
     for cgroups in [&mut census.cgroups, &mut census.ahead.cgroups] {
         cgroups.sort();
         cgroups.dedup();

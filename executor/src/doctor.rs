@@ -120,7 +120,7 @@ fn try_all(data_dir: &Path) -> Vec<Check> {
     let probes: [(&str, &str, &dyn Fn() -> Found); 24] = [
         ("root", REFUSED, &root),
         ("mount namespace", REFUSED, &|| mounts::privatise().and_then(|()| works("private to this thread"))),
-        ("clone3 with user, pid, mount, ipc, uts namespaces and a pidfd", REFUSED, &namespaces),
+        ("clone3 with user, pid, mount, ipc, uts namespaces, and a pidfd of it", REFUSED, &namespaces),
         ("network namespace with loopback", REFUSED, &network),
         ("cgroup v2 leaf: clone into, kill", REFUSED, &v2_leaf),
         ("memory, cpu and pids limits", REFUSED, &limits),
@@ -198,7 +198,7 @@ impl Held {
         let (wait_fd, end_fd) = (wait.as_raw_fd(), end.as_raw_fd());
         // SAFETY: the child makes three system calls and exits.
         match unsafe { clone::fork(ALL, cgroup) }? {
-            Cloned::Parent { pid, .. } => Ok(Self { pid, _end: end }),
+            Cloned::Parent { pid } => Ok(Self { pid, _end: end }),
             Cloned::Child => {
                 let mut byte = 0u8;
                 // SAFETY: a one-byte buffer, as stated; nothing of the parent's is run.
@@ -373,7 +373,7 @@ fn in_child(probe: impl Fn() -> io::Result<()>) -> io::Result<()> {
             // SAFETY: ends the child at once.
             unsafe { libc::_exit(code) }
         }
-        Cloned::Parent { pid, .. } => match exit_code(pid)? {
+        Cloned::Parent { pid } => match exit_code(pid)? {
             0 => Ok(()),
             code => Err(io::Error::from_raw_os_error(code)),
         },
@@ -559,7 +559,7 @@ fn owned_child(owner: u32, probe: impl Fn() -> i32) -> io::Result<i32> {
     let child = match unsafe { clone::fork(libc::CLONE_NEWUSER, None) } {
         // SAFETY: ends the child at once.
         Ok(Cloned::Child) => unsafe { libc::_exit(probe()) },
-        Ok(Cloned::Parent { pid, .. }) => Ok(pid),
+        Ok(Cloned::Parent { pid }) => Ok(pid),
         Err(error) => Err(error),
     };
     drop(owner);

@@ -49,10 +49,13 @@ impl Census {
         let mut census = Self::default();
         let leaves = leaves(data_dir)?;
         let mut pids = descendants(std::process::id().cast_signed());
+        // Children that wait for a sandbox, by the leaf they are in: any process may take their name.
+        let blanks: Vec<i32> =
+            leaves.iter().filter(|leaf| is_ahead(leaf)).flat_map(|leaf| members(leaf)).collect();
+        pids.retain(|pid| !blanks.contains(pid));
         for leaf in leaves.iter().filter(|leaf| !is_ahead(leaf)) {
             census.count("cgroups", leaf.display());
-            let procs = fs::read_to_string(leaf.join("cgroup.procs")).unwrap_or_default();
-            pids.extend(procs.lines().filter_map(|pid| pid.parse::<i32>().ok()));
+            pids.extend(members(leaf));
         }
         pids.sort_unstable();
         pids.dedup();
@@ -162,8 +165,8 @@ impl Census {
     }
 }
 
-/// Whether the brokers of this process have every network namespace that they make ahead, and are at
-/// work on nothing else that is.
+/// Whether the brokers of this process have every network namespace and every child that they make ahead,
+/// and are at work on nothing else that is.
 pub fn is_ahead_of_sandboxes() -> bool {
     let pids = descendants(std::process::id().cast_signed());
     let mut brokers = pids.iter().filter(|pid| status(**pid, "Name").as_deref() == Some("rollyard-broker"));
@@ -172,7 +175,13 @@ pub fn is_ahead_of_sandboxes() -> bool {
         // Beside those it holds the host's.
         descriptors.iter().filter(|kind| *kind == "net").count() > executor::broker::NETWORKS_AHEAD
             && !descriptors.iter().any(|path| path.contains("/pool."))
+            && children(*pid).into_iter().filter(|child| is_blank(*child)).count()
+                >= executor::broker::BLANKS_AHEAD
     })
+}
+
+fn is_blank(pid: i32) -> bool {
+    status(pid, "Name").as_deref() == Some("rollyard-blank")
 }
 
 /// Mount points of every cgroup hierarchy; v2 first.
@@ -201,6 +210,12 @@ fn leaves(data_dir: &Path) -> io::Result<Vec<PathBuf>> {
         leaves.extend(entries.flatten().map(|entry| entry.path()).filter(|path| path.is_dir()));
     }
     Ok(leaves)
+}
+
+/// Host pids of the processes of a cgroup.
+fn members(leaf: &Path) -> Vec<i32> {
+    let procs = fs::read_to_string(leaf.join("cgroup.procs")).unwrap_or_default();
+    procs.lines().filter_map(|pid| pid.parse().ok()).collect()
 }
 
 /// Host pids of the processes of one sandbox, init among them.

@@ -1,7 +1,13 @@
 //! The child between clone and exec of init: it mounts what it was handed, forgets the host, and
 //! gives up every privilege init does not need.
 //!
-//! It is a fork of a process with two threads, so nothing here allocates, locks or panics. The
+//! ```text
+//! cloned ──furniture──> /proc and /dev as every sandbox has them ──order──> its root, names, cgroups ──> init
+//! ```
+//! The first half needs nothing of the request: beside it the broker makes the root, or it is done before
+//! anybody asked (a [blank](super::blank)).
+//!
+//! It is a fork of a process with several threads, so nothing here allocates, locks or panics. The
 //! order matters: /proc before the old root goes (a user namespace may mount it only while it
 //! still sees one in full), no_new_privs before Landlock and seccomp, seccomp last.
 
@@ -14,38 +20,89 @@ use sandbox_init::{CHANNEL_FD, packet};
 use super::INIT_ID;
 use super::device_tree::Mask;
 use super::protocol::Step;
+use super::serve::Broker;
 use crate::host::cgroup::JOINS_MAX;
 use crate::host::mounts::{self, Context};
 use crate::host::{capabilities, landlock, open, seccomp};
 
 /// Where the child keeps what it needs, right above the channel.
 const INIT_FD: RawFd = CHANNEL_FD + 1;
-const JOINS_FD: RawFd = CHANNEL_FD + 2;
 /// Terminals of one sandbox.
 const TERMINALS_MAX: &CStr = c"256";
 /// Copies are made from here up before they go to their places, so none hits another.
 const COPIES_FROM: RawFd = 64;
 
-/// Mount descriptors of the hand-in message, in order.
-pub const HANDED_ROOT: usize = 0;
-pub const HANDED_DEV: usize = 1;
-pub const HANDED_MASKS: usize = 2;
-pub const HANDED_USR: usize = 3;
+/// Descriptors of the furniture, in order.
+const FURNITURE_DEV: usize = 0;
+const FURNITURE_MASKS: usize = 1;
+/// What a blank says when it is furnished: not as long as a report of what failed.
+const FURNISHED: &[u8] = b"f";
 
 /// Everything the child reads, made before the clone.
 #[derive(Debug)]
 pub struct Plan<'a> {
     pub channel: BorrowedFd<'a>,
     pub init: BorrowedFd<'a>,
-    /// Of each v1 hierarchy, where the child moves itself into its leaf.
-    pub joins: &'a [OwnedFd],
-    pub hostname: &'a CStr,
-    /// `size=` of /dev/shm.
-    pub shm_size: &'a CStr,
     pub masked: &'a [Mask],
     pub filter: &'a [libc::sock_filter],
     pub landlock_abi: Option<u32>,
+    /// It says when it is furnished, and waits for its order.
+    pub is_blank: bool,
+    /// Of the steps until it is furnished.
     pub fail_after: Option<Step>,
+}
+
+impl<'a> Plan<'a> {
+    /// Of a child that is cloned for a request, and fails of itself alone.
+    pub fn of(broker: &'a Broker, channel: BorrowedFd<'a>) -> Self {
+        Self {
+            channel,
+            init: broker.init.as_fd(),
+            masked: &broker.masked,
+            filter: &broker.filter,
+            landlock_abi: broker.landlock_abi,
+            is_blank: false,
+            fail_after: None,
+        }
+    }
+}
+
+/// What makes it the sandbox that was asked for. With descriptors: its root, of each v1 hierarchy the file
+/// where it moves itself into its leaf, and what goes over /usr if anything does.
+#[derive(Debug)]
+pub struct Order<'a> {
+    pub hostname: &'a CStr,
+    /// `size=` of /dev/shm.
+    pub shm_size: &'a CStr,
+    pub joins: usize,
+    /// Of the steps after it was furnished.
+    pub fail_after: Option<Step>,
+}
+
+/// A hostname, a number, their ends, and two bytes before them.
+const ORDER_BYTES_MAX: usize = 128;
+/// Of an order that nothing is to fail after.
+const NO_STEP: u8 = u8::MAX;
+
+impl<'a> Order<'a> {
+    pub fn encode(&self) -> io::Result<Vec<u8>> {
+        let joins = u8::try_from(self.joins).map_err(|_| io::ErrorKind::InvalidInput)?;
+        let mut bytes = vec![joins, self.fail_after.map_or(NO_STEP, |step| step as u8)];
+        bytes.extend_from_slice(self.hostname.to_bytes_with_nul());
+        bytes.extend_from_slice(self.shm_size.to_bytes_with_nul());
+        if bytes.len() > ORDER_BYTES_MAX {
+            return Err(io::Error::from_raw_os_error(libc::E2BIG));
+        }
+        Ok(bytes)
+    }
+
+    fn decode(bytes: &'a [u8]) -> Option<Self> {
+        let (&joins, bytes) = bytes.split_first()?;
+        let (&fail_after, bytes) = bytes.split_first()?;
+        let hostname = CStr::from_bytes_until_nul(bytes).ok()?;
+        let shm_size = CStr::from_bytes_until_nul(bytes.get(hostname.count_bytes() + 1..)?).ok()?;
+        Some(Self { hostname, shm_size, joins: joins.into(), fail_after: Step::from_byte(fail_after) })
+    }
 }
 
 /// Never returns: init runs, or the parent reads from the channel what failed.
@@ -66,53 +123,83 @@ pub fn run(plan: &Plan<'_>) -> ! {
 
 type Failed = (Step, io::Error);
 
-fn enter(plan: &Plan<'_>) -> Result<(), Failed> {
-    let done = |step: Step, result: io::Result<()>| match result {
+fn fail(step: Step, errno: i32) -> Failed {
+    (step, io::Error::from_raw_os_error(errno))
+}
+
+/// Goes on, or stops after this step as if the kernel had refused it.
+fn done(step: Step, result: io::Result<()>, fail_after: Option<Step>) -> Result<(), Failed> {
+    match result {
         Err(error) => Err((step, error)),
-        Ok(()) if plan.fail_after == Some(step) => Err((step, io::Error::from_raw_os_error(libc::EIO))),
+        Ok(()) if fail_after == Some(step) => Err(fail(step, libc::EIO)),
         Ok(()) => Ok(()),
-    };
-    done(Step::Credentials, keep_only_needed(plan))?;
+    }
+}
+
+/// The next datagram of the broker. If that gave up or died, it was EPIPE.
+fn told(channel: BorrowedFd<'_>, bytes: &mut [u8]) -> Result<packet::Received, Failed> {
+    match packet::receive_into(channel, bytes, 0) {
+        Ok(received) if received.len > 0 => Ok(received),
+        Ok(_) => Err(fail(Step::HandIn, libc::EPIPE)),
+        Err(error) => Err((Step::HandIn, error)),
+    }
+}
+
+/// What stands in every sandbox, still in the tree of the host that the child was born with: the masks lie over
+/// its /proc, with the sandbox's own over them, and the sandbox's /dev over its.
+struct Furniture {
+    masks: OwnedFd,
+    dev: OwnedFd,
+}
+
+/// Beside a broker nobody is to take a blank for one.
+const BLANK_NAME: &CStr = c"rollyard-blank";
+
+fn enter(plan: &Plan<'_>) -> Result<(), Failed> {
+    if plan.is_blank {
+        // SAFETY: a C string.
+        unsafe { libc::prctl(libc::PR_SET_NAME, BLANK_NAME.as_ptr(), 0, 0, 0) };
+    }
+    done(Step::Credentials, keep_only_needed(plan), None)?;
     // SAFETY: `keep_only_needed` put an open descriptor there, which lives until exec.
     let channel = unsafe { BorrowedFd::borrow_raw(CHANNEL_FD) };
+    let furniture = furnish(plan, channel)?;
+    if plan.is_blank {
+        done(Step::HandIn, packet::send(channel, FURNISHED, &[], 0), None)?;
+    }
 
-    let mut handed = match packet::receive_into(channel, &mut [0; 1], 0) {
-        Ok(received) if received.len > 0 => received.fds,
-        // The parent gave up or died.
-        Ok(_) => return Err((Step::HandIn, io::Error::from_raw_os_error(libc::EPIPE))),
-        Err(error) => return Err((Step::HandIn, error)),
+    let mut bytes = [0; ORDER_BYTES_MAX];
+    let received = told(channel, &mut bytes)?;
+    let order = bytes.get(..received.len).and_then(Order::decode);
+    let mut fds = received.fds.into_iter().flatten();
+    let (Some(order), Some(root)) = (order, fds.next()) else {
+        return Err(fail(Step::HandIn, libc::EBADMSG));
     };
-    let mut take = |at: usize| handed.get_mut(at).and_then(Option::take);
-    let (Some(root), Some(dev), Some(masks)) = (take(HANDED_ROOT), take(HANDED_DEV), take(HANDED_MASKS))
-    else {
-        return Err((Step::HandIn, io::Error::from_raw_os_error(libc::EBADMSG)));
-    };
-    let usr = take(HANDED_USR);
+    let mut joins = [const { None }; JOINS_MAX];
+    for place in joins.iter_mut().take(order.joins) {
+        *place = Some(fds.next().ok_or_else(|| fail(Step::HandIn, libc::EBADMSG))?);
+    }
+    let usr = fds.next();
 
-    done(Step::Credentials, become_root())?;
+    let done = |step, result| done(step, result, order.fail_after);
     done(Step::Root, open::directory(c"/").and_then(|top| mounts::attach(root.as_fd(), top.as_fd(), c"")))?;
-    let proc = match mount_proc(root.as_fd(), masks.as_fd()) {
-        Ok(proc) => proc,
-        Err(error) => return Err((Step::Proc, error)),
-    };
-    done(Step::Proc, Ok(()))?;
-    done(Step::Masks, mask(proc.as_fd(), masks.as_fd(), plan.masked))?;
-    done(Step::Dev, mount_dev(root.as_fd(), dev.as_fd(), plan.shm_size))?;
+    done(Step::Shm, mount_shm(furniture.dev.as_fd(), order.shm_size))?;
+    done(Step::Moves, move_in(&furniture, root.as_fd()))?;
     if let Some(usr) = usr {
         done(Step::Usr, attach_beneath(usr.as_fd(), root.as_fd(), c"usr"))?;
     } else {
         done(Step::Usr, Ok(()))?;
     }
     done(Step::Pivot, mounts::pivot(root.as_fd()))?;
-    drop((root, proc, dev, masks));
-    done(Step::Attach, join_cgroups(plan.joins.len()))?;
-    done(Step::Names, take_names(plan.hostname))?;
+    drop((root, furniture));
+    done(Step::Attach, join_cgroups(joins))?;
+    done(Step::Names, take_names(order.hostname))?;
     done(Step::Stdio, null_stdio())?;
     done(Step::Privileges, drop_privileges())?;
     done(Step::Landlock, plan.landlock_abi.map_or(Ok(()), landlock::restrict))?;
     done(Step::Seccomp, seccomp::install(plan.filter))?;
-    if plan.fail_after == Some(Step::Exec) {
-        return Err((Step::Exec, io::Error::from_raw_os_error(libc::EIO)));
+    if order.fail_after == Some(Step::Exec) {
+        return Err(fail(Step::Exec, libc::EIO));
     }
     let argv = [c"init".as_ptr(), std::ptr::null()];
     let env = [std::ptr::null::<libc::c_char>()];
@@ -130,12 +217,31 @@ fn enter(plan: &Plan<'_>) -> Result<(), Failed> {
     Ok(())
 }
 
-/// Puts channel, init and joins at their numbers and closes everything else: the broker's socket,
+/// Becomes root of the sandbox and mounts what needs no root of it.
+fn furnish(plan: &Plan<'_>, channel: BorrowedFd<'_>) -> Result<Furniture, Failed> {
+    let done = |step, result| done(step, result, plan.fail_after);
+    // By the time it comes the ids are mapped.
+    let mut handed = told(channel, &mut [0; 1])?.fds;
+    let mut take = |at: usize| handed.get_mut(at).and_then(Option::take);
+    let (Some(dev), Some(masks)) = (take(FURNITURE_DEV), take(FURNITURE_MASKS)) else {
+        return Err(fail(Step::HandIn, libc::EBADMSG));
+    };
+    done(Step::Credentials, become_root())?;
+    let proc = match mount_proc(masks.as_fd()) {
+        Ok(proc) => proc,
+        Err(error) => return Err((Step::Proc, error)),
+    };
+    done(Step::Proc, Ok(()))?;
+    done(Step::Masks, mask(proc.as_fd(), masks.as_fd(), plan.masked))?;
+    done(Step::Dev, mount_dev(dev.as_fd()))?;
+    Ok(Furniture { masks, dev })
+}
+
+/// Puts channel and init at their numbers and closes everything else: the broker's socket,
 /// the cgroup parents and the ends of other sandboxes are gone before anything else happens.
 fn keep_only_needed(plan: &Plan<'_>) -> io::Result<()> {
-    let mut copies = [-1; 2 + JOINS_MAX];
-    let joins = plan.joins.iter().map(AsFd::as_fd);
-    for (copy, fd) in copies.iter_mut().zip([plan.channel, plan.init].into_iter().chain(joins)) {
+    let mut copies = [-1; 2];
+    for (copy, fd) in copies.iter_mut().zip([plan.channel, plan.init]) {
         // SAFETY: makes a descriptor that this function alone uses.
         *copy = unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_DUPFD_CLOEXEC, COPIES_FROM) };
         if *copy < 0 {
@@ -146,7 +252,7 @@ fn keep_only_needed(plan: &Plan<'_>) -> io::Result<()> {
     // parent's frames are never dropped here, since this process execs or exits.
     unsafe {
         let mut place = CHANNEL_FD;
-        for copy in copies.into_iter().filter(|copy| *copy >= 0) {
+        for copy in copies {
             let flags = if place == CHANNEL_FD { 0 } else { libc::O_CLOEXEC };
             if libc::dup3(copy, place, flags) < 0 {
                 return Err(io::Error::last_os_error());
@@ -199,13 +305,13 @@ fn attach_beneath(mount: BorrowedFd<'_>, root: BorrowedFd<'_>, place: &CStr) -> 
     mounts::attach(mount, place.as_fd(), c"")
 }
 
-/// The masks go to /proc first and the real /proc over them: they must be attached here for
-/// copies to be made, and there nobody can reach them.
-fn mount_proc(root: BorrowedFd<'_>, masks: BorrowedFd<'_>) -> io::Result<OwnedFd> {
-    attach_beneath(masks, root, c"proc")?;
+/// The masks go to /proc first and the sandbox's over them: they must be attached for copies to be made,
+/// and there nobody can reach them.
+fn mount_proc(masks: BorrowedFd<'_>) -> io::Result<OwnedFd> {
     let context = Context::open(c"proc")?;
     context.string(c"hidepid", c"invisible")?;
     let proc = context.mount(mounts::NO_SUID | mounts::NO_DEV | mounts::NO_EXEC)?;
+    mounts::attach(masks, open::directory(c"/proc")?.as_fd(), c"")?;
     mounts::attach(proc.as_fd(), masks, c"")?;
     Ok(proc)
 }
@@ -221,32 +327,37 @@ fn mask(proc: BorrowedFd<'_>, masks: BorrowedFd<'_>, masked: &[Mask]) -> io::Res
     masked.iter().try_for_each(|mask| mounts::bind(mask.cover, &mask.place))
 }
 
-fn mount_dev(root: BorrowedFd<'_>, dev: BorrowedFd<'_>, shm_size: &CStr) -> io::Result<()> {
-    attach_beneath(dev, root, c"dev")?;
+fn mount_dev(dev: BorrowedFd<'_>) -> io::Result<()> {
+    mounts::attach(dev, open::directory(c"/dev")?.as_fd(), c"")?;
     let terminals = Context::open(c"devpts")?;
     terminals.string(c"ptmxmode", c"0666")?;
     terminals.string(c"mode", c"0620")?;
     // The host has so many for all: none of them may go to one sandbox alone.
     terminals.string(c"max", TERMINALS_MAX)?;
     let terminals = terminals.mount(mounts::NO_SUID | mounts::NO_EXEC)?;
-    mounts::attach(terminals.as_fd(), dev, c"pts")?;
+    mounts::attach(terminals.as_fd(), dev, c"pts")
+}
+
+fn mount_shm(dev: BorrowedFd<'_>, size: &CStr) -> io::Result<()> {
     let shared = Context::open(c"tmpfs")?;
     shared.string(c"mode", c"1777")?;
-    shared.string(c"size", shm_size)?;
+    shared.string(c"size", size)?;
     let shared = shared.mount(mounts::NO_SUID | mounts::NO_DEV)?;
     mounts::attach(shared.as_fd(), dev, c"shm")
 }
 
+/// Each with what lies over it.
+fn move_in(furniture: &Furniture, root: BorrowedFd<'_>) -> io::Result<()> {
+    attach_beneath(furniture.masks.as_fd(), root, c"proc")?;
+    attach_beneath(furniture.dev.as_fd(), root, c"dev")
+}
+
 /// Whoever moves itself, and alone, takes no lock that every fork of the host waits for.
-fn join_cgroups(joins: usize) -> io::Result<()> {
-    for place in (JOINS_FD..).take(joins) {
-        // SAFETY: `keep_only_needed` put an open descriptor there; one byte is written from a
-        // constant. Closing it gives up the last way to the leaf.
-        unsafe {
-            if libc::write(place, c"0".as_ptr().cast(), 1) < 0 {
-                return Err(io::Error::last_os_error());
-            }
-            libc::close(place);
+fn join_cgroups(joins: [Option<OwnedFd>; JOINS_MAX]) -> io::Result<()> {
+    for place in joins.into_iter().flatten() {
+        // SAFETY: one byte is written from a constant. Closing it gives up the last way to the leaf.
+        if unsafe { libc::write(place.as_raw_fd(), c"0".as_ptr().cast(), 1) } < 0 {
+            return Err(io::Error::last_os_error());
         }
     }
     Ok(())
@@ -262,6 +373,7 @@ fn take_names(hostname: &CStr) -> io::Result<()> {
     }
 }
 
+/// When everything that was handed is closed: it came under these numbers.
 fn null_stdio() -> io::Result<()> {
     // SAFETY: the path is a C string; 0, 1 and 2 are closed, so nothing is lost.
     unsafe {
@@ -289,7 +401,17 @@ fn drop_privileges() -> io::Result<()> {
     capabilities::keep_only(capabilities::OF_INIT)
 }
 
-/// The parent's side: what a child reported. None = no report, which no event of init resembles.
+/// The parent's side: what the child mounts before it has a root.
+pub fn hand_furniture(channel: BorrowedFd<'_>, dev: BorrowedFd<'_>, masks: BorrowedFd<'_>) -> io::Result<()> {
+    packet::send(channel, FURNISHED, &[dev.as_raw_fd(), masks.as_raw_fd()], 0)
+}
+
+/// Whether a blank said that it is furnished.
+pub fn is_furnished(bytes: &[u8]) -> bool {
+    bytes == FURNISHED
+}
+
+/// What a child reported. None = no report, which no event of init resembles.
 pub fn failure(bytes: &[u8]) -> Option<(Step, i32)> {
     let (step, errno) = bytes.split_first()?;
     Some((Step::from_byte(*step)?, i32::from_le_bytes(errno.try_into().ok()?)))

@@ -1,9 +1,10 @@
-//! What is made ahead of creations: network namespaces, memory groups and disks in files.
+//! What is made ahead of creations: network namespaces, blanks in them, memory groups and disks in files.
 //!
 //! One thread makes it, a piece at a time, and begins none while a creation waits or is in flight:
 //! the pieces take locks of the kernel that creations need too. That is also why it does not run
 //! at idle priority: on a busy machine it would be set aside with such a lock in its hands. A network
-//! takes none of a creation's that has its own, so it is begun beside one where there is a CPU for it.
+//! takes none of a creation's that has its own, and a blank takes what is taken for one creation in turn
+//! with it, so these are begun beside one where there is a CPU for it.
 
 pub mod disks;
 pub mod groups;
@@ -17,11 +18,14 @@ use std::time::{Duration, Instant};
 use self::disks::{Disk, Disks};
 use self::groups::{Groups, Returned};
 use self::rate::Rate;
+use super::blank::{Blank, NURSERY};
 use super::networks::{Maker, Network};
 use super::protocol::Levels;
 use super::serve::{Broker, CREATION_WIDTH, lock};
 
-/// Network namespaces held ready.
+/// Children held ready, each with a network namespace.
+pub const BLANKS_AHEAD: usize = 32;
+/// Network namespaces held ready beside those.
 pub const NETWORKS_AHEAD: usize = 64;
 /// Namespaces that wait for the kernel to take them down, past which none is made ahead. Each keeps
 /// some 200 KiB. Those the kernel has begun with are not counted.
@@ -48,6 +52,10 @@ struct State {
     /// Creations in flight beside which a network may be begun.
     creating_beside_max: usize,
     ending: bool,
+    /// Nothing was short, at least once.
+    was_full: bool,
+    blanks: Vec<Blank>,
+    blanks_not_before: Option<Instant>,
     networks: Vec<Network>,
     networks_not_before: Option<Instant>,
     networks_made: u64,
@@ -63,6 +71,8 @@ struct State {
 #[derive(Debug)]
 enum Piece {
     Network,
+    /// In that network.
+    Blank(Network),
     /// Of that name.
     Group(String),
     Reset(Returned),
@@ -101,6 +111,9 @@ impl Pools {
             creating: 0,
             creating_beside_max: cpus.saturating_sub(1).min(CREATION_WIDTH - 1),
             ending: !ahead,
+            was_full: false,
+            blanks: Vec::with_capacity(BLANKS_AHEAD),
+            blanks_not_before: None,
             networks: Vec::with_capacity(NETWORKS_AHEAD),
             networks_not_before: None,
             networks_made: 0,
@@ -123,6 +136,19 @@ impl Pools {
         state.creating += 1;
         state.look(Instant::now());
         Creating(self)
+    }
+
+    /// One that waits for its order. One that does no more is ended.
+    pub fn blank(&self, broker: &Broker) -> Option<Blank> {
+        loop {
+            let taken = self.lock().blanks.pop();
+            self.changed.notify_all();
+            let blank = taken?;
+            if blank.waits() {
+                return Some(blank);
+            }
+            say_left(&blank.end(broker));
+        }
     }
 
     pub fn network(&self) -> Option<Network> {
@@ -157,6 +183,7 @@ impl Pools {
         let state = self.lock();
         let count = |len: usize| u32::try_from(len).unwrap_or(u32::MAX);
         Levels {
+            blanks: count(state.blanks.len()),
             networks: count(state.networks.len()),
             networks_pending: count(state.networks_pending),
             groups: count(state.groups.ready.len()),
@@ -180,8 +207,7 @@ impl Pools {
     pub fn run(&self, broker: &Broker) {
         while let Some(piece) = self.next(broker) {
             if let Err((what, error)) = self.make(broker, piece) {
-                // There is no subscriber in this process: its standard error is the executor's.
-                let _ = writeln!(std::io::stderr(), "rollyard broker: making {what} ahead: {error}");
+                say(format_args!("making {what} ahead: {error}"));
             }
         }
     }
@@ -238,6 +264,13 @@ impl Pools {
                 };
                 state.networks.push(made.map_err(|error| ("a network namespace", error))?);
             }
+            Piece::Blank(network) => {
+                let nursery = broker.tree.make_waiting_leaf(NURSERY).map_err(|error| ("a leaf", error))?;
+                let made = Blank::make(broker, network, &nursery);
+                let mut state = self.lock();
+                state.blanks_not_before = made.is_err().then(|| Instant::now() + FAILED_PAUSE);
+                state.blanks.push(made.map_err(|error| ("a blank", error))?);
+            }
             Piece::Group(name) => {
                 let made = broker.tree.make_memory_group(&name);
                 self.lock().groups.made(name, made.is_ok().then_some(()), Instant::now() + FAILED_PAUSE);
@@ -276,9 +309,17 @@ impl Pools {
 
     /// After the end: lets go of everything that is held; what would not go is named.
     pub fn destroy(&self, broker: &Broker) -> Vec<String> {
+        let blanks = std::mem::take(&mut self.lock().blanks);
+        // All at once, so that none is waited for while it runs.
+        let killed = broker.tree.kill(NURSERY);
+        let mut left: Vec<_> =
+            killed.err().map(|error| format!("killing {NURSERY}: {error}")).into_iter().collect();
+        left.extend(blanks.into_iter().flat_map(|blank| blank.end(broker)));
+        left.extend(
+            broker.tree.remove_waiting_leaf(NURSERY).err().map(|error| format!("{NURSERY}: {error}")),
+        );
         let mut state = self.lock();
         state.networks.clear();
-        let mut left = Vec::new();
         for group in state.groups.all() {
             if let Err(error) = broker.tree.remove_memory_group(&group) {
                 left.push(format!("memory group {group}: {error}"));
@@ -292,22 +333,34 @@ impl Pools {
 
 impl State {
     fn is_full(&self) -> bool {
-        self.networks.len() >= NETWORKS_AHEAD && self.groups.is_full() && self.disks.is_full()
+        self.networks.len() >= NETWORKS_AHEAD
+            && self.blanks.len() >= BLANKS_AHEAD
+            && self.groups.is_full()
+            && self.disks.is_full()
     }
 
     /// Files the time since the last change of what goes on.
     fn look(&mut self, now: Instant) {
-        let busy = self.creating > 0 || (!self.is_full() && !self.ending);
+        let is_full = self.is_full();
+        self.was_full |= is_full;
+        // Until all was made once, what is short was taken by nobody.
+        let busy = self.creating > 0 || (self.was_full && !is_full && !self.ending);
         self.rate.is_busy(busy, now);
     }
 
     /// In how long a piece may be begun; none if nothing is short, or not while as much is created.
     fn due_in(&self, now: Instant) -> Option<Duration> {
-        let network = (self.creating <= self.creating_beside_max && self.networks.len() < NETWORKS_AHEAD)
-            .then(|| self.networks_not_before.unwrap_or(now));
+        let beside = |due: Option<Instant>| due.filter(|_| self.creating <= self.creating_beside_max);
+        let network = (self.networks.len() < NETWORKS_AHEAD).then(|| self.networks_not_before.unwrap_or(now));
+        let blank = self.lacks_blanks().then(|| self.blanks_not_before.unwrap_or(now));
         let alone = |due: Option<Instant>| due.filter(|_| self.creating == 0);
-        let due = [network, alone(self.groups.due(now)), alone(self.disks.due(now))];
+        let due = [beside(network), beside(blank), alone(self.groups.due(now)), alone(self.disks.due(now))];
         Some(due.into_iter().flatten().min()?.saturating_duration_since(now))
+    }
+
+    /// Whether one is short that there is a network for.
+    fn lacks_blanks(&self) -> bool {
+        self.blanks.len() < BLANKS_AHEAD && !self.networks.is_empty()
     }
 
     /// What takes least first: it is back soonest.
@@ -315,6 +368,12 @@ impl State {
         let is_alone = self.creating == 0;
         if is_alone && let Some(returned) = self.groups.take_returned(now) {
             return Some(Piece::Reset(returned));
+        }
+        if self.lacks_blanks()
+            && self.blanks_not_before.is_none_or(|at| at <= now)
+            && let Some(network) = self.networks.pop()
+        {
+            return Some(Piece::Blank(network));
         }
         if self.networks.len() < NETWORKS_AHEAD && self.networks_not_before.is_none_or(|at| at <= now) {
             return Some(Piece::Network);
@@ -336,4 +395,15 @@ fn is_readable(socket: BorrowedFd<'_>) -> bool {
     let mut waiting = libc::pollfd { fd: socket.as_raw_fd(), events: libc::POLLIN, revents: 0 };
     // SAFETY: one entry, as stated.
     unsafe { libc::poll(&raw mut waiting, 1, 0) > 0 }
+}
+
+/// There is no subscriber in this process: its standard error is the executor's.
+fn say(what: std::fmt::Arguments<'_>) {
+    let _ = writeln!(std::io::stderr(), "rollyard broker: {what}");
+}
+
+fn say_left(left: &[String]) {
+    if !left.is_empty() {
+        say(format_args!("ending what was made ahead: {}", left.join("; ")));
+    }
 }

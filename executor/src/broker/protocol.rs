@@ -117,7 +117,9 @@ pub enum Outcome {
 /// What is made ahead of creations.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Levels {
-    /// Network namespaces ready.
+    /// Children cloned and furnished, each with a network namespace.
+    pub blanks: u32,
+    /// Network namespaces ready, beside those.
     pub networks: u32,
     /// Network namespaces of ended sandboxes that waited for the kernel when last looked at.
     pub networks_pending: u32,
@@ -172,7 +174,8 @@ pub enum Problem {
 
 macro_rules! steps {
     ($($(#[$doc:meta])* $name:ident => $text:literal,)*) => {
-        /// The steps of provisioning, in order. From `Credentials` on they happen in the child.
+        /// The steps of provisioning. Up to `Dev` they need nothing of what is asked for.
+        /// `Credentials` to `Dev` happen in the child, beside the ones after them, as all from `Root` on.
         #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
         #[repr(u8)]
         pub enum Step { $($(#[$doc])* $name,)* }
@@ -187,20 +190,23 @@ macro_rules! steps {
 
 steps! {
     Range => "taking a uid range",
-    Disk => "making the writable layer",
-    Cgroups => "making the cgroups",
     Network => "making the network namespace",
     Clone => "clone3",
     IdMaps => "writing the id maps",
+    Credentials => "becoming root of the sandbox",
+    Proc => "mounting /proc",
+    Masks => "masking /proc",
+    /// The last that a [blank](super::blank) has behind it.
+    Dev => "mounting /dev",
+    Disk => "making the writable layer",
+    Cgroups => "making the cgroups",
     Layers => "mapping the layers",
     Overlay => "mounting the overlay",
     MountPoints => "preparing mount points and the working directory",
     HandIn => "handing in the mounts",
-    Credentials => "becoming root of the sandbox",
     Root => "attaching the root",
-    Proc => "mounting /proc",
-    Masks => "masking /proc",
-    Dev => "mounting /dev",
+    Shm => "mounting /dev/shm",
+    Moves => "moving /proc and /dev beneath the root",
     Usr => "mounting /usr",
     Pivot => "pivot_root",
     Attach => "joining the cgroups",
@@ -214,6 +220,11 @@ steps! {
 }
 
 impl Step {
+    /// Whether a blank has it behind it.
+    pub fn is_ahead(self) -> bool {
+        self as u8 <= Self::Dev as u8
+    }
+
     pub fn from_byte(byte: u8) -> Option<Self> {
         Self::ALL.iter().copied().find(|step| *step as u8 == byte)
     }

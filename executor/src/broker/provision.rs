@@ -15,7 +15,7 @@ use rollout::quantity::TMPFS_DISK_MAX;
 use sandbox_init::message::Event;
 use sandbox_init::packet;
 
-use super::child::{self, Plan};
+use super::child::{self, Order, Plan};
 use super::networks::{Coming, Networks};
 use super::pools::disks;
 use super::protocol::{Create, Created, Failure, Problem, Step};
@@ -36,7 +36,7 @@ pub const LOOP_DISKS_MAX: usize = 256;
 const BYTES_PER_INODE: u64 = 4096;
 const INODES_MIN: u64 = 1024;
 /// How long init may take to say that it serves.
-const READY_WAIT_MS: i32 = 30_000;
+pub const READY_WAIT_MS: i32 = 30_000;
 /// Where mkfs is found; the broker's own environment is empty.
 const TOOLS_PATH: &str = "/usr/local/sbin:/usr/sbin:/sbin:/usr/local/bin:/usr/bin:/bin";
 
@@ -101,14 +101,25 @@ fn build(
         _ => Ok(()),
     };
 
-    let full = |used: u64, limit: u64| Problem::Full { ceiling: "uid ranges".into(), used, limit };
-    let base = lock(&broker.ranges)
-        .take()
-        .ok_or_else(|| (Step::Range, Cause::Told(full(RANGES_MAX.into(), RANGES_MAX.into()))))?;
-    record.id_base = Some(base);
-    done(Step::Range)?;
-
-    let network = broker.pools.network().map_or_else(|| networks.ask(), Coming::Ready);
+    // A step that a blank has behind it can fail only where there is none.
+    let may_be_blank = !create.fail_after.is_some_and(Step::is_ahead);
+    let child = match may_be_blank.then(|| broker.pools.blank(broker)).flatten() {
+        Some(blank) => {
+            *record = blank.record;
+            Child::Waits { id_base: blank.id_base, pid: blank.pid, channel: blank.channel }
+        }
+        None => {
+            let full = |used: u64, limit: u64| Problem::Full { ceiling: "uid ranges".into(), used, limit };
+            let id_base = lock(&broker.ranges)
+                .take()
+                .ok_or_else(|| (Step::Range, Cause::Told(full(RANGES_MAX.into(), RANGES_MAX.into()))))?;
+            record.id_base = Some(id_base);
+            done(Step::Range)?;
+            let network = broker.pools.network().map_or_else(|| networks.ask(), Coming::Ready);
+            Child::Unborn { id_base, network }
+        }
+    };
+    let base = child.id_base();
     let (disk, memory_disk) = writable(broker, create, record).map_err(|cause| (Step::Disk, cause))?;
     let (upper, work) = upper_dirs(disk.as_fd(), base).map_err(at(Step::Disk))?;
     done(Step::Disk)?;
@@ -122,36 +133,17 @@ fn build(
         broker.tree.remove_memory_group(group).map_err(at(Step::Cgroups))?;
     }
     created.map_err(at(Step::Cgroups))?;
-    let leaf = broker.tree.leaf(&create.id).map_err(at(Step::Cgroups))?;
     let joins = broker.tree.joins(&create.id).map_err(at(Step::Cgroups))?;
     done(Step::Cgroups)?;
 
-    let network = network.wait().map_err(at(Step::Network))?;
-    record.network = Some(network.in_use);
-    let network = network.namespace;
-    done(Step::Network)?;
-
-    let (channel, init_end) = packet::pair().map_err(at(Step::Clone))?;
-    let hostname =
-        CString::new(create.id.as_str()).map_err(|_| at(Step::Clone)(io::ErrorKind::InvalidInput.into()))?;
-    let shm_size = CString::new((create.limit.memory.0 / 2).to_string()).unwrap_or_default();
-    let plan = Plan {
-        channel: init_end.as_fd(),
-        init: broker.init.as_fd(),
-        joins: &joins,
-        hostname: &hostname,
-        shm_size: &shm_size,
-        masked: &broker.masked,
-        filter: &broker.filter,
-        landlock_abi: broker.landlock_abi,
-        fail_after: create.fail_after,
+    let (pid, channel) = match child {
+        Child::Waits { pid, channel, .. } => {
+            broker.tree.enter(&create.id, pid).map_err(at(Step::Cgroups))?;
+            record.in_leaf = true;
+            (pid, channel)
+        }
+        Child::Unborn { network, .. } => start(broker, create, network, record)?,
     };
-    let (pid, _pidfd) = born(broker, &plan, network.as_fd(), leaf.as_fd(), record)?;
-    done(Step::Clone)?;
-    drop((network, init_end, joins, leaf));
-
-    write_id_maps(broker.proc.as_fd(), pid, base).map_err(at(Step::IdMaps))?;
-    done(Step::IdMaps)?;
 
     let userns = proc_file(broker.proc.as_fd(), pid, "ns/user", libc::O_RDONLY).map_err(at(Step::Layers))?;
     // By path each time, in this process's view: a tree that was replaced is the new one at once.
@@ -180,18 +172,22 @@ fn build(
     furnish(root.as_fd(), create, base).map_err(|cause| (Step::MountPoints, cause))?;
     done(Step::MountPoints)?;
 
-    let dev = mounts::clone_tree(broker.dev.as_fd(), c"").map_err(at(Step::HandIn))?;
-    let masks = mounts::clone_tree(broker.masks.as_fd(), c"").map_err(at(Step::HandIn))?;
-    let handed: Vec<_> = [Some(&root), Some(&dev), Some(&masks), usr.as_ref()]
-        .into_iter()
-        .flatten()
-        .map(AsRawFd::as_raw_fd)
-        .collect();
-    if let Err(error) = packet::send(channel.as_fd(), b"m", &handed, 0) {
+    let hostname =
+        CString::new(create.id.as_str()).map_err(|_| at(Step::HandIn)(io::ErrorKind::InvalidInput.into()))?;
+    let shm_size = CString::new((create.limit.memory.0 / 2).to_string()).unwrap_or_default();
+    let order = Order {
+        hostname: &hostname,
+        shm_size: &shm_size,
+        joins: joins.len(),
+        fail_after: create.fail_after.filter(|step| !step.is_ahead()),
+    };
+    let order = order.encode().map_err(at(Step::HandIn))?;
+    let handed: Vec<_> = [&root].into_iter().chain(&joins).chain(&usr).map(AsRawFd::as_raw_fd).collect();
+    if let Err(error) = packet::send(channel.as_fd(), &order, &handed, 0) {
         // The child failed before it listened: what it reported says more than the broken pipe.
         return Err(reported(channel.as_fd()).unwrap_or_else(|| at(Step::HandIn)(error)));
     }
-    drop((root, dev, masks, usr));
+    drop((root, joins, usr));
     done(Step::HandIn)?;
 
     until_ready(channel.as_fd())?;
@@ -200,21 +196,73 @@ fn build(
     Ok((created, [channel, outside, upper, disk].into_iter().chain(lowers).collect()))
 }
 
+/// Who becomes init.
+enum Child {
+    /// A blank.
+    Waits { id_base: u32, pid: i32, channel: OwnedFd },
+    /// Its network is there or being made.
+    Unborn { id_base: u32, network: Coming },
+}
+
+impl Child {
+    fn id_base(&self) -> u32 {
+        match self {
+            Self::Waits { id_base, .. } | Self::Unborn { id_base, .. } => *id_base,
+        }
+    }
+}
+
+/// Clones the child into the leaf of its sandbox and has it furnished, which it is beside what follows here.
+fn start(
+    broker: &Broker,
+    create: &Create,
+    network: Coming,
+    record: &mut Record,
+) -> Result<(i32, OwnedFd), Failed> {
+    let at = |step: Step| move |error: io::Error| (step, Cause::Io(error));
+    let done = |step: Step| match create.fail_after {
+        Some(fail) if fail == step => Err((step, Cause::Io(io::Error::from_raw_os_error(libc::EIO)))),
+        _ => Ok(()),
+    };
+    let leaf = broker.tree.leaf(&create.id).map_err(at(Step::Cgroups))?;
+    let network = network.wait().map_err(at(Step::Network))?;
+    record.network = Some(network.in_use);
+    done(Step::Network)?;
+
+    let (channel, end) = packet::pair().map_err(at(Step::Clone))?;
+    let fail_after = create.fail_after.filter(|step| step.is_ahead());
+    let plan = Plan { fail_after, ..Plan::of(broker, end.as_fd()) };
+    record.in_leaf = true;
+    let born = born(broker, &plan, network.namespace.as_fd(), leaf.as_fd(), record);
+    let pid = born.map_err(|(step, error)| at(step)(error))?;
+    done(Step::Clone)?;
+    drop((network.namespace, end, leaf));
+
+    write_id_maps(broker.proc.as_fd(), pid, record.id_base.unwrap_or_default()).map_err(at(Step::IdMaps))?;
+    done(Step::IdMaps)?;
+    let (dev, masks) =
+        broker.fresh_dev().and_then(|dev| Ok((dev, broker.fresh_masks()?))).map_err(at(Step::HandIn))?;
+    if let Err(error) = child::hand_furniture(channel.as_fd(), dev.as_fd(), masks.as_fd()) {
+        return Err(reported(channel.as_fd()).unwrap_or_else(|| at(Step::HandIn)(error)));
+    }
+    Ok((pid, channel))
+}
+
 /// Clones the child into its namespaces. The network came first: it is owned by the host's user
 /// namespace, so nothing inside can configure it.
-fn born(
+pub fn born(
     broker: &Broker,
     plan: &Plan<'_>,
     network: BorrowedFd<'_>,
     leaf: BorrowedFd<'_>,
     record: &mut Record,
-) -> Result<(i32, OwnedFd), Failed> {
+) -> Result<i32, (Step, io::Error)> {
     const NAMESPACES: i32 = libc::CLONE_NEWUSER
         | libc::CLONE_NEWNS
         | libc::CLONE_NEWPID
         | libc::CLONE_NEWIPC
         | libc::CLONE_NEWUTS;
-    let at = |step: Step| move |error: io::Error| (step, Cause::Io(error));
+    let at = |step: Step| move |error: io::Error| (step, error);
     // What the kernel counts by the owner of the user namespace is this sandbox's alone.
     let owner = Owner::assume(record.id_base.unwrap_or_default()).map_err(at(Step::Clone))?;
     netns::enter(network).map_err(at(Step::Network))?;
@@ -222,11 +270,11 @@ fn born(
     // which keeps to system calls.
     let cloned = match unsafe { clone::fork(NAMESPACES, Some(leaf)) } {
         Ok(Cloned::Child) => child::run(plan),
-        Ok(Cloned::Parent { pid, pidfd }) => {
+        Ok(Cloned::Parent { pid }) => {
             record.init_pid = Some(pid);
-            Ok((pid, pidfd))
+            Ok(pid)
         }
-        Err(error) => Err((Step::Clone, Cause::Io(error))),
+        Err(error) => Err((Step::Clone, error)),
     };
     drop(owner);
     // This thread must not keep the sandbox's network alive.
@@ -326,7 +374,7 @@ fn proc_file(proc: BorrowedFd<'_>, pid: i32, file: &str, flags: i32) -> io::Resu
     open::at(proc, &CString::new(format!("{pid}/{file}")).unwrap_or_default(), flags)
 }
 
-fn write_id_maps(proc: BorrowedFd<'_>, pid: i32, base: u32) -> io::Result<()> {
+pub fn write_id_maps(proc: BorrowedFd<'_>, pid: i32, base: u32) -> io::Result<()> {
     let map = format!("0 {base} {RANGE_LEN}");
     for file in ["uid_map", "gid_map"] {
         let name = CString::new(format!("{pid}/{file}")).unwrap_or_default();
@@ -420,26 +468,30 @@ fn directory(parent: BorrowedFd<'_>, name: &str, base: u32) -> Result<OwnedFd, C
 /// Waits until init says it serves, or the child says what failed.
 fn until_ready(channel: BorrowedFd<'_>) -> Result<(), Failed> {
     let fail = |error: io::Error| (Step::Exec, Cause::Io(error));
-    let mut waiting = libc::pollfd { fd: channel.as_raw_fd(), events: libc::POLLIN, revents: 0 };
-    loop {
-        // SAFETY: one entry, as stated.
-        let ready = unsafe { libc::poll(&raw mut waiting, 1, READY_WAIT_MS) };
-        if ready > 0 {
-            break;
-        }
-        let error = match ready {
-            0 => io::Error::from_raw_os_error(libc::ETIMEDOUT),
-            _ => io::Error::last_os_error(),
-        };
-        if error.kind() != io::ErrorKind::Interrupted {
-            return Err(fail(error));
-        }
-    }
+    until_readable(channel, READY_WAIT_MS).map_err(fail)?;
     match said(channel) {
         Some(Ok(Event::Ready)) => Ok(()),
         Some(Err(failed)) => Err(failed),
         // Gone without a word, or what came is no beginning.
         Some(Ok(_)) | None => Err(fail(io::Error::from_raw_os_error(libc::ECHILD))),
+    }
+}
+
+/// Waits until there is something to read, if only the end. ETIMEDOUT: there is not.
+pub fn until_readable(channel: BorrowedFd<'_>, timeout_ms: i32) -> io::Result<()> {
+    let mut waiting = libc::pollfd { fd: channel.as_raw_fd(), events: libc::POLLIN, revents: 0 };
+    loop {
+        // SAFETY: one entry, as stated.
+        match unsafe { libc::poll(&raw mut waiting, 1, timeout_ms) } {
+            0 => return Err(io::Error::from_raw_os_error(libc::ETIMEDOUT)),
+            ready if ready > 0 => return Ok(()),
+            _ => {
+                let error = io::Error::last_os_error();
+                if error.kind() != io::ErrorKind::Interrupted {
+                    return Err(error);
+                }
+            }
+        }
     }
 }
 

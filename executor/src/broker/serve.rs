@@ -250,6 +250,15 @@ impl Broker {
         Arc::clone(&lock(&self.socket))
     }
 
+    /// A copy of the shared /dev, for one sandbox.
+    pub fn fresh_dev(&self) -> io::Result<OwnedFd> {
+        mounts::clone_tree(self.dev.as_fd(), c"")
+    }
+
+    pub fn fresh_masks(&self) -> io::Result<OwnedFd> {
+        mounts::clone_tree(self.masks.as_fd(), c"")
+    }
+
     /// Until the executor is gone, or says that everything is over.
     fn serve(&self, socket: &OwnedFd, networks: &Networks) {
         let mut buffer = vec![0; DATAGRAM_MAX];

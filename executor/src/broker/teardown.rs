@@ -15,6 +15,8 @@ pub struct Record {
     pub id_base: Option<u32>,
     pub cgroups: bool,
     pub init_pid: Option<i32>,
+    /// Init is in the sandbox's own leaf, so that it goes with that.
+    pub in_leaf: bool,
     pub network: Option<InUse>,
     /// Number of the loop device, and bytes it promised.
     pub disk: Option<(u32, u64)>,
@@ -31,6 +33,12 @@ pub fn teardown(broker: &Broker, id: &str, mut record: Record) -> Vec<String> {
         left.push(format!("killing {id}: {error}"));
     }
     if let Some(pid) = record.init_pid {
+        // Our own child, which nobody has reaped: the number is its.
+        if !record.in_leaf
+            && let Err(error) = clone::kill(pid)
+        {
+            left.push(format!("killing init {pid} of {id}: {error}"));
+        }
         match clone::reap(pid, REAP_WAIT_MS) {
             Ok(true) => {}
             Ok(false) => {

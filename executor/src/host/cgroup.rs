@@ -293,6 +293,30 @@ impl Tree {
         open::at(self.dirs[0].as_fd(), &name(id)?, libc::O_PATH | libc::O_DIRECTORY)
     }
 
+    /// Makes a leaf in the v2 tree alone, where processes wait for the leaves of their sandboxes; one that is
+    /// there is as good.
+    pub fn make_waiting_leaf(&self, leaf: &str) -> io::Result<OwnedFd> {
+        match open::make_dir(self.dirs[0].as_fd(), &name(leaf)?, 0o755) {
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+            other => other?,
+        }
+        self.leaf(leaf)
+    }
+
+    /// One that is gone is no error.
+    pub fn remove_waiting_leaf(&self, leaf: &str) -> io::Result<()> {
+        Self::remove_from(self.dirs[0].as_fd(), &name(leaf)?)
+    }
+
+    /// Moves a process, born elsewhere, into the v2 leaf of a sandbox.
+    pub fn enter(&self, id: &str, pid: i32) -> io::Result<()> {
+        open::write_at(
+            self.dirs[0].as_fd(),
+            &name(&format!("{id}/cgroup.procs"))?,
+            pid.to_string().as_bytes(),
+        )
+    }
+
     /// Of each v1 leaf, the file that takes a "0" from a process of one thread (born in the v2
     /// leaf) which moves itself. At most [`JOINS_MAX`].
     pub fn joins(&self, id: &str) -> io::Result<Vec<OwnedFd>> {

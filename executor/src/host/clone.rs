@@ -1,7 +1,7 @@
 //! clone3 as a fork with namespaces, born inside a cgroup.
 
 use std::io;
-use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsRawFd, BorrowedFd};
 
 use super::checked;
 
@@ -27,7 +27,7 @@ const INTO_CGROUP: u64 = 0x2_0000_0000;
 #[derive(Debug)]
 pub enum Cloned {
     Child,
-    Parent { pid: i32, pidfd: OwnedFd },
+    Parent { pid: i32 },
 }
 
 /// Forks into new `namespaces` (`CLONE_NEW*`), inside the v2 `cgroup` if given.
@@ -36,11 +36,8 @@ pub enum Cloned {
 /// If the process has more than one thread, the child may call only what is async-signal-safe
 /// (no allocation, no lock) until it execs or exits.
 pub unsafe fn fork(namespaces: i32, cgroup: Option<BorrowedFd<'_>>) -> io::Result<Cloned> {
-    let mut pidfd: i32 = -1;
-    let flags = u64::from(namespaces.cast_unsigned()) | u64::from(libc::CLONE_PIDFD.cast_unsigned());
     let mut args = CloneArgs {
-        flags,
-        pidfd: (&raw mut pidfd).expose_provenance() as u64,
+        flags: u64::from(namespaces.cast_unsigned()),
         exit_signal: u64::from(libc::SIGCHLD.cast_unsigned()),
         ..CloneArgs::default()
     };
@@ -49,13 +46,20 @@ pub unsafe fn fork(namespaces: i32, cgroup: Option<BorrowedFd<'_>>) -> io::Resul
         args.cgroup = u64::from(cgroup.as_raw_fd().cast_unsigned());
     }
     // SAFETY: without CLONE_VM this is a fork: the child runs on a copy of this stack. The
-    // caller keeps to what a forked thread may do. `args` and `pidfd` outlive the call.
+    // caller keeps to what a forked thread may do. `args` outlives the call.
     let pid = checked(unsafe { libc::syscall(libc::SYS_clone3, &raw mut args, size_of::<CloneArgs>()) })?;
     if pid == 0 {
         return Ok(Cloned::Child);
     }
     let pid = i32::try_from(pid).map_err(|_| io::Error::from_raw_os_error(libc::EOVERFLOW))?;
-    Ok(Cloned::Parent { pid, pidfd: super::fresh_fd(pidfd.into())? })
+    Ok(Cloned::Parent { pid })
+}
+
+/// Kills a child that was not reaped.
+pub fn kill(pid: i32) -> io::Result<()> {
+    // SAFETY: no memory involved.
+    checked(unsafe { libc::kill(pid, libc::SIGKILL) }.into())?;
+    Ok(())
 }
 
 /// Waits for a child's end without a bound longer than `timeout_ms`; reaps it. False: still there.

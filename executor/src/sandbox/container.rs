@@ -276,8 +276,8 @@ fn watch_credit(client: &Arc<Client>) -> watch::Receiver<CreationCredit> {
         while let Some(client) = client.upgrade() {
             let Ok((Outcome::Levels(levels), _)) = client.request(Action::Levels).await else { return };
             drop(client);
-            let burst =
-                if levels.hands_on_groups { levels.networks.min(levels.groups) } else { levels.networks };
+            let networks = levels.networks + levels.blanks;
+            let burst = if levels.hands_on_groups { networks.min(levels.groups) } else { networks };
             if sender.send(CreationCredit { burst, per_s_milli: levels.creations_per_s_milli }).is_err() {
                 return;
             }

@@ -97,6 +97,8 @@ async fn an_executor_killed_without_warning_leaves_nothing(lab: Lab) {
     // The next life starts where nothing is left.
     let next = Container::start(&ContainerConfig { data_dir: data_dir.clone() }).unwrap();
     drop(next);
+    let path = data_dir.clone();
+    tokio::task::spawn_blocking(move || assert_empty(&path)).await.unwrap();
     census::remove_parents(&data_dir).unwrap();
 }
 

@@ -8,7 +8,7 @@ use std::os::unix::fs::{DirEntryExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
 use executor::census;
-use executor::sandbox::container::{Container, ContainerConfig, Step};
+use executor::sandbox::container::{Container, ContainerConfig, Levels, Step};
 use executor::sandbox::{Backend, Exit, SandboxSpec};
 use rollout::Bytes;
 
@@ -22,6 +22,8 @@ crate::tests![
     a_disk_made_ahead_is_taken_once_and_holds_no_byte_of_another,
     nothing_is_made_ahead_while_a_burst_waits,
     a_creation_that_fails_costs_the_pools_nothing,
+    a_blank_that_died_is_not_handed_out,
+    a_sandbox_out_of_a_blank_is_as_one_that_was_cloned_for_it,
     what_is_made_ahead_ends_with_its_broker,
     namespaces_that_wait_for_the_kernel_are_counted_down_to_none,
 ];
@@ -382,11 +384,81 @@ async fn a_creation_that_fails_costs_the_pools_nothing(lab: Lab) {
             let census = census::take(&lab.data_dir()).unwrap();
             assert!(census.holds_no_sandbox(), "{step:?}: {census}");
             let after = lab.full().await;
-            let held =
-                |levels: executor::sandbox::container::Levels| (levels.networks, levels.groups, levels.disks);
+            let held = |levels: Levels| (levels.blanks, levels.networks, levels.groups, levels.disks);
             assert_eq!(held(after), held(before), "{step:?}");
         }
     }
+}
+
+async fn a_blank_that_died_is_not_handed_out(lab: Lab) {
+    let full = lab.full().await;
+    let blanks = census::take(&lab.data_dir()).unwrap().ahead.processes;
+    assert_eq!(blanks.len(), full.blanks as usize);
+    for pid in &blanks {
+        // Children of the broker that nobody reaped: the numbers are theirs.
+        let pid = nix::unistd::Pid::from_raw(*pid);
+        nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGKILL).unwrap();
+    }
+    for _ in 0..=full.blanks {
+        let sandbox = lab.sandbox().await;
+        assert_eq!(said(&*sandbox, "echo here").await, "here");
+        sandbox.destroy().await.unwrap();
+    }
+    assert_eq!(lab.full().await.blanks, full.blanks);
+    let now = census::take(&lab.data_dir()).unwrap();
+    assert!(now.holds_no_sandbox(), "{now}");
+    assert!(now.ahead.processes.iter().all(|pid| !blanks.contains(pid)), "{now}");
+}
+
+/// What a sandbox is in and sees: its groups, its mounts in order, its names, its limits and its rights.
+async fn seen(data_dir: &Path, sandbox: &dyn executor::sandbox::Sandbox, id: &str) -> String {
+    let text = said(
+        sandbox,
+        "cat /proc/1/cgroup /proc/self/cgroup; cut -d' ' -f4- /proc/self/mountinfo; hostname; \
+         cat /proc/1/uid_map /proc/1/gid_map; grep -E '^(Cap|NoNewPrivs|Seccomp|Groups|Uid|Gid)' /proc/1/status; \
+         readlink /proc/1/fd/*; ls /proc | grep -c '^[0-9]'; ls /dev /dev/pts /dev/shm; \
+         echo > /proc/sys/kernel/hostname || echo read-only; \
+         stat -f -c %S%b /dev/shm; cat /proc/net/dev | wc -l",
+    )
+    .await;
+    let leaf = Path::new("/sys/fs/cgroup/unified/rollyard").join(census::instance(data_dir));
+    let inits = fs::read_to_string(leaf.join(id).join("cgroup.procs")).unwrap_or_default();
+    format!("{}\nprocesses in its leaf: {}", text.replace(id, "ID"), inits.lines().count())
+}
+
+async fn a_sandbox_out_of_a_blank_is_as_one_that_was_cloned_for_it(lab: Lab) {
+    let data_dir = lab.dir.path().join("cold");
+    let cold = Container::start_cold(&ContainerConfig { data_dir: data_dir.clone() }).unwrap();
+    let data_dir = data_dir.canonicalize().unwrap();
+    let (theirs, ours) = (lab.spec(), lab.spec());
+    let (their_id, our_id) = (theirs.id.clone(), ours.id.clone());
+    let cloned = cold.create(theirs).await.unwrap();
+    lab.full().await;
+    let blanks = census::take(&lab.data_dir()).unwrap().ahead.processes;
+    let sandbox = lab.backend.create(ours).await.unwrap();
+    let now = census::take(&lab.data_dir()).unwrap().processes;
+    assert!(now.iter().any(|pid| blanks.contains(pid)), "none of {blanks:?} became it, but {now:?}");
+    // Ranges of ids differ from one to the next, and the kernel lists mounts in no order.
+    let lines = |text: String| -> Vec<String> {
+        let words = text.split_inclusive(|c: char| !c.is_ascii_digit());
+        let is_large = |word: &str| word.len() > "65536,".len();
+        let told =
+            words.map(|word| if word.as_bytes()[0].is_ascii_digit() && is_large(word) { "N" } else { word });
+        let mut lines: Vec<String> = told.collect::<String>().lines().map(str::to_owned).collect();
+        lines.sort();
+        lines
+    };
+    let ours = lines(seen(&lab.data_dir(), &*sandbox, &our_id).await);
+    let theirs = lines(seen(&data_dir, &*cloned, &their_id).await);
+    assert_eq!(ours, theirs);
+    for sandbox in [sandbox, cloned] {
+        sandbox.destroy().await.unwrap();
+    }
+    drop(cold);
+    let path = data_dir.clone();
+    tokio::task::spawn_blocking(move || assert_empty(&path)).await.unwrap();
+    fs::File::open(data_dir.join("lock")).unwrap().lock().unwrap();
+    census::remove_parents(&data_dir).unwrap();
 }
 
 async fn what_is_made_ahead_ends_with_its_broker(lab: Lab) {
@@ -400,6 +472,9 @@ async fn what_is_made_ahead_ends_with_its_broker(lab: Lab) {
     let census = census::take(&data_dir).unwrap();
     assert!(census.holds_no_sandbox(), "{census}");
     assert_eq!((census.ahead.loops.len(), census.ahead.files.len()), (2, 2), "{census}");
+    let blanks = other.levels().await.unwrap().blanks;
+    assert!(blanks > 0);
+    assert_eq!(census.ahead.processes.len(), blanks as usize, "{census}");
     drop(other);
     let path = data_dir.clone();
     tokio::task::spawn_blocking(move || assert_empty(&path)).await.unwrap();
