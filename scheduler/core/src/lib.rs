@@ -29,6 +29,7 @@ mod job;
 mod keyed;
 mod lease;
 mod member;
+pub mod memory;
 pub mod model;
 mod node;
 mod overdue;
