@@ -1,11 +1,23 @@
 //! The kernel's counters over one step: what they were when it began is taken off, and what may
 //! be gone at its end (a full disk that was emptied again) is sampled on the way.
 
+use std::time::Duration;
+
 use rollout::classify::Counters;
 use rollout::outcome::Usage;
 use rollout::{Bytes, Millis};
 
 use crate::sandbox::Stats;
+
+/// From the start of a command to the first look at its counters: most commands are short.
+pub(super) const LOOK_FIRST: Duration = Duration::from_millis(125);
+/// Between two looks at a command that goes on for long.
+const LOOK_EVERY: Duration = Duration::from_secs(5);
+
+/// Each time twice as long as the time before, so that a long command costs few more looks.
+pub(super) fn look_after(last: Duration) -> Duration {
+    last.saturating_mul(2).min(LOOK_EVERY)
+}
 
 #[derive(Debug)]
 pub(super) struct Meter {
@@ -75,6 +87,13 @@ impl Meter {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_command_is_looked_at_soon_and_then_ever_more_seldom() {
+        let looks = std::iter::successors(Some(LOOK_FIRST), |&last| Some(look_after(last)));
+        let looks: Vec<_> = looks.take(8).map(|look| look.as_millis()).collect();
+        assert_eq!(looks, [125, 250, 500, 1_000, 2_000, 4_000, 5_000, 5_000]);
+    }
 
     #[test]
     fn counters_are_those_of_the_step_and_peaks_survive_a_clean_up() {

@@ -17,7 +17,7 @@ use tokio::sync::watch;
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 
 use super::account::Account;
-use super::meter::Meter;
+use super::meter::{LOOK_FIRST, Meter, look_after};
 use super::provision::{Ready, start_timeout_words};
 use super::record::{Begun, Book, Stage};
 use super::saving::Saver;
@@ -31,8 +31,6 @@ use crate::outputs::{self, CollectError};
 use crate::sandbox::{Exit, Process, Sandbox, Spawn, SpawnError};
 use crate::storage::{StorageError, chain};
 
-/// Between two looks at the kernel's counters while the step runs.
-const SAMPLE_EVERY: Duration = Duration::from_secs(5);
 /// For the kernel to take every process of the sandbox.
 const KILL_TIMEOUT: Duration = Duration::from_secs(30);
 /// For the status of a process that was killed.
@@ -240,6 +238,7 @@ impl Work<'_> {
         tokio::pin!(deadline, exit, died);
         // Gone before anything else is done: what it stopped has to hear a signal.
         let mut saving = Box::pin(self.saver.save_every(progress));
+        let mut look_in = LOOK_FIRST;
         loop {
             tokio::select! {
                 biased;
@@ -253,7 +252,10 @@ impl Work<'_> {
                 }
                 kill = killed(kills) => return Some(kill),
                 () = &mut deadline => break,
-                () = sleep(SAMPLE_EVERY) => account.meter.sample(self.sandbox.stats().await),
+                () = sleep(look_in) => {
+                    account.meter.sample(self.sandbox.stats().await);
+                    look_in = look_after(look_in);
+                }
                 never = &mut saving => match never {},
             }
         }
