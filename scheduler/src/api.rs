@@ -12,6 +12,7 @@ mod images;
 mod jobs;
 mod limits;
 mod logs;
+mod memory;
 mod nodes;
 mod outlet;
 mod page;
@@ -131,7 +132,7 @@ impl v1::jobs_server::Jobs for JobsService {
         answer(submit::submit(self, request.into_inner()).await)
     }
     async fn get(&self, request: Request<v1::GetRequest>) -> Reply<v1::Job> {
-        answer(jobs::get(self, &request.into_inner().job).await)
+        answer(jobs::get_whole(self, &request.into_inner().job).await)
     }
     async fn list(&self, request: Request<v1::ListRequest>) -> Reply<v1::ListReply> {
         answer(jobs::list(self, &request.into_inner()).await)

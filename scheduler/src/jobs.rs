@@ -267,6 +267,19 @@ impl Jobs {
         Ok(facts)
     }
 
+    /// The plan alone, which needs no task rows: those of an old job may be gone. None if no such job is
+    /// stored.
+    pub async fn plan(&self, job: JobId) -> Result<Option<Arc<JobPlan>>, Error> {
+        if let Some(facts) = self.known(job) {
+            return Ok(Some(facts.plan.clone()));
+        }
+        let Some(row) = self.0.reads.job(job).await? else { return Ok(None) };
+        let Some((document, source_name)) = self.0.reads.document(job).await? else { return Ok(None) };
+        let planned = tokio::task::spawn_blocking(move || planned(&row, &document, &source_name)).await;
+        let plan = planned.map_err(|error| Error::Panicked { task: error.to_string() })??;
+        Ok(Some(Arc::new(plan)))
+    }
+
     /// Groups `first..first + count` as the core takes them. What cannot be read now is read again
     /// until it can: a store or a disk that fails for a while ends no rollout.
     pub(crate) async fn expand(&self, job: JobId, first: u32, count: u32) -> Vec<ExpandedGroup> {
@@ -347,14 +360,7 @@ pub(crate) fn of_sandbox(plan: &mut JobPlan) {
     }
 }
 
-fn made(
-    row: &JobRow,
-    document: &str,
-    source_name: &str,
-    stored: Stored,
-    blobs: &BlobStore,
-) -> Result<JobFacts, Error> {
-    let Stored { files, images, base } = stored;
+fn planned(row: &JobRow, document: &str, source_name: &str) -> Result<JobPlan, Error> {
     let checked = rollout::spec::check(document, source_name);
     let Some(mut plan) = checked.plan else {
         let problem = checked.render(document);
@@ -363,6 +369,18 @@ fn made(
     if row.kind == JobKind::Sandbox {
         of_sandbox(&mut plan);
     }
+    Ok(plan)
+}
+
+fn made(
+    row: &JobRow,
+    document: &str,
+    source_name: &str,
+    stored: Stored,
+    blobs: &BlobStore,
+) -> Result<JobFacts, Error> {
+    let Stored { files, images, base } = stored;
+    let plan = planned(row, document, source_name)?;
     let rows = TaskRows::open(&plan, &files, blobs)
         .map_err(|source| Error::Rows { job: row.job, source: Box::new(source) })?;
     let (plan, document_bytes) = (Arc::new(plan), document.len());

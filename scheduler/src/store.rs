@@ -1,7 +1,7 @@
 //! The store: SQLite, one writer, group commit.
 //!
 //! Stored: jobs as submitted, admitted groups, ends of rollouts, attempts with their outcomes and
-//! generations, node leases, the shard catalogue. Hot: one transaction per pass of the driver.
+//! generations, what steps held in memory, node leases, the shard catalogue. Hot: one transaction per pass of the driver.
 //! Never stored: ready queues, heartbeats, load, sums, blobs.
 //!
 //! Only this module and its children know SQL. One statement per file in `queries/`; a bulk write
@@ -11,6 +11,7 @@ mod checkpoints;
 mod fold;
 mod garbage;
 mod groups;
+mod memory;
 mod open;
 mod read;
 mod restore;

@@ -38,6 +38,36 @@ pub struct Job {
     pub rewards: Rewards,
     pub failures: Vec<FailureCount>,
     pub failure_message: Option<String>,
+    /// By step, those that were measured; null where a job is one of many.
+    pub memory: Option<Vec<StepMemory>>,
+}
+
+/// What the attempts of a step held: anonymous memory and files in memory.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct StepMemory {
+    pub step: String,
+    /// Ended and measured.
+    pub attempts: u64,
+    /// As the spec has it; null where the row does.
+    pub request_bytes: Option<u64>,
+    /// What a node keeps for its sandbox, files in memory too.
+    pub kept_bytes: Option<u64>,
+    pub held_most_bytes: u64,
+    pub held_p95_bytes: u64,
+    /// The largest peak the kernel counted, cached files too.
+    pub kernel_peak_bytes: Option<u64>,
+    /// The same for people.
+    pub told: String,
+    pub advice: Option<MemoryAdvice>,
+}
+
+/// What to change in the spec.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct MemoryAdvice {
+    pub code: String,
+    pub field: String,
+    pub suggested_bytes: u64,
+    pub told: String,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -160,6 +190,7 @@ pub struct Outcome {
     pub run_ms: Option<u64>,
     pub cpu_ms: Option<u64>,
     pub memory_peak_bytes: Option<u64>,
+    pub memory_held_peak_bytes: Option<u64>,
     pub disk_peak_bytes: Option<u64>,
     pub stdout: Captured,
     pub stderr: Captured,
@@ -401,6 +432,29 @@ impl From<v1::Job> for Job {
             rewards: rewards.into(),
             failures: job.failures.into_iter().map(FailureCount::from).collect(),
             failure_message: job.failure_message,
+            memory: job.memory.map(|memory| memory.steps.into_iter().map(StepMemory::from).collect()),
+        }
+    }
+}
+
+impl From<v1::StepMemory> for StepMemory {
+    fn from(memory: v1::StepMemory) -> Self {
+        let advice = |advice: v1::MemoryAdvice| MemoryAdvice {
+            code: advice.code,
+            field: advice.field,
+            suggested_bytes: advice.suggested_bytes,
+            told: advice.told,
+        };
+        Self {
+            step: memory.step,
+            attempts: memory.attempts,
+            request_bytes: memory.request_bytes,
+            kept_bytes: memory.kept_bytes,
+            held_most_bytes: memory.held_most_bytes,
+            held_p95_bytes: memory.held_p95_bytes,
+            kernel_peak_bytes: memory.kernel_peak_bytes,
+            told: memory.told,
+            advice: memory.advice.map(advice),
         }
     }
 }
@@ -522,6 +576,7 @@ impl From<v1::Outcome> for Outcome {
             run_ms: times.run_ms,
             cpu_ms: usage.cpu_ms,
             memory_peak_bytes: usage.memory_peak_bytes,
+            memory_held_peak_bytes: usage.memory_held_peak_bytes,
             disk_peak_bytes: usage.disk_peak_bytes,
             stdout: outcome.stdout.map(Captured::from).unwrap_or_default(),
             stderr: outcome.stderr.map(Captured::from).unwrap_or_default(),

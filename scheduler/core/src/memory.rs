@@ -13,10 +13,10 @@ use rollout::quantity::{Resources, TMPFS_DISK_MAX};
 use rollout::{Bytes, StepIndex};
 
 /// Buckets of each power of two.
-const BUCKETS_EACH: u64 = 4;
-const BUCKETS_EACH_LOG2: u32 = BUCKETS_EACH.ilog2();
+const BUCKETS_EACH: u64 = 1 << BUCKETS_EACH_LOG2;
+const BUCKETS_EACH_LOG2: u32 = 2;
 /// Of any number of bytes: one for each below [`BUCKETS_EACH`], and so many of each power of two from there.
-pub const BUCKETS_MAX: usize = ((u64::BITS - BUCKETS_EACH_LOG2 + 1) as usize) * BUCKETS_EACH as usize;
+pub const BUCKETS_MAX: u32 = (u64::BITS - BUCKETS_EACH_LOG2 + 1) << BUCKETS_EACH_LOG2;
 
 /// The part of the attempts that [`HeldMemory::p95`] is enough for.
 const P95_PERCENT: u64 = 95;
@@ -52,7 +52,7 @@ impl Bucket {
     /// None for a number that no size has.
     pub fn from_index(index: u64) -> Option<Self> {
         let index = u16::try_from(index).ok()?;
-        (usize::from(index) < BUCKETS_MAX).then_some(Self(index))
+        (u32::from(index) < BUCKETS_MAX).then_some(Self(index))
     }
 
     pub fn index(self) -> u16 {

@@ -8,31 +8,58 @@ use rollout_wire::v1;
 use scheduler_core::ExplainTarget;
 
 use super::rollouts::{no_job, no_rollout, step_index};
-use super::{ApiError, JobsService, end_of_sandbox};
+use super::{ApiError, JobsService, end_of_sandbox, memory};
 
 pub(super) async fn explain(service: &JobsService, text: &str) -> Result<v1::ExplainReply, ApiError> {
     let target = target(service, text).await?;
     let explanation = service.ask(move |cluster, now| cluster.explain(now, target)).await?.flatten();
     let mut lines = service.health.now().sentences();
-    let facts = match explanation {
+    let mut facts = match explanation {
         Some(explanation) => {
             let facts: Vec<_> = explanation.facts.iter().map(|fact| serde_json::json!(fact)).collect();
             lines.extend(explanation.lines);
-            serde_json::Value::Array(facts)
+            facts
         }
         None => {
             if service.read_only && !is_final(service, target).await? {
                 lines.push("No yard is running here, so nothing goes on; this is what is stored.".to_owned());
             }
             let line = stored(service, target).await?;
-            let facts = serde_json::json!([{ "code": "final", "text": line }]);
+            let fact = serde_json::json!({ "code": "final", "text": line });
             lines.push(line);
-            facts
+            vec![fact]
         }
     };
+    for (line, fact) in held_memory(service, target).await? {
+        lines.push(line);
+        facts.push(fact);
+    }
     let lines: Vec<String> = lines.iter().map(|line| sentence(line)).collect();
     let json = serde_json::json!({ "lines": lines, "facts": facts }).to_string();
     Ok(v1::ExplainReply { lines, json })
+}
+
+/// What there is to say of the memory of a job or a step.
+async fn held_memory(
+    service: &JobsService,
+    target: ExplainTarget,
+) -> Result<Vec<(String, serde_json::Value)>, ApiError> {
+    let step = match target {
+        ExplainTarget::Job(_) => None,
+        ExplainTarget::Step(_, step) => Some(step),
+        ExplainTarget::Rollout(_) => return Ok(Vec::new()),
+    };
+    let memory = memory::of_job(service, job_of(target)).await?.unwrap_or_default();
+    let step = match step {
+        Some(step) if !memory.steps.is_empty() => {
+            let plan = service.jobs.plan(job_of(target)).await?;
+            let Some(plan) = plan else { return Ok(Vec::new()) };
+            Some(plan.step(step).name.to_string())
+        }
+        Some(_) => return Ok(Vec::new()),
+        None => None,
+    };
+    Ok(memory::explained(memory, step.as_deref()))
 }
 
 /// Begins with a capital, unless with a code, and ends with a full stop: whoever said it.

@@ -9,7 +9,7 @@ use tokio::sync::{oneshot, watch};
 use tokio::time::Instant;
 
 use super::outlet::Outlet;
-use super::{ApiCode, ApiError, COMMIT_WAIT, JobsService, Stream, job_id, page};
+use super::{ApiCode, ApiError, COMMIT_WAIT, JobsService, Stream, job_id, memory, page};
 use crate::inbox::{Commits, Input};
 use crate::store::JobRow;
 use crate::sums;
@@ -25,6 +25,12 @@ pub(super) async fn get(service: &JobsService, job: &str) -> Result<v1::Job, Api
     let id = job_id(job)?;
     let row = service.reads.job(id).await?.ok_or_else(|| ApiError::not_found("job", job))?;
     message(service, row).await
+}
+
+/// With what is told of one job at a time only.
+pub(super) async fn get_whole(service: &JobsService, job: &str) -> Result<v1::Job, ApiError> {
+    let memory = memory::of_job(service, job_id(job)?).await?;
+    Ok(v1::Job { memory, ..get(service, job).await? })
 }
 
 pub(super) async fn list(

@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 
 use prost::Message;
 use rollout::checkpoint::{Checkpoint, Layer};
+use rollout::outcome::Usage;
 use rollout::plan::RetainPlan;
 use rollout::result_key::ResultName;
 use rollout::state::{JobState, StepState};
@@ -18,6 +19,7 @@ use scheduler_core::config::BREAKER_WINDOW;
 use scheduler_core::record::{CheckpointKind, Hold, LeaseState, RolloutEnd};
 use serde_json::{Value, json};
 
+use super::memory::MemoryFold;
 use super::sandboxes::JobKind;
 use super::schedules::{ScheduleChange, ScheduleWrites};
 
@@ -153,6 +155,7 @@ pub(super) struct Writes {
     pub placed: Sheet,
     pub started: Sheet,
     pub ended: Sheet,
+    pub step_memory: Sheet,
     pub step_states: Sheet,
     pub step_books: Sheet,
     pub checkpoints: Sheet,
@@ -191,6 +194,8 @@ struct AttemptWrite {
     placed: Option<Value>,
     started: Option<Value>,
     ended: Option<Value>,
+    /// Of its end.
+    usage: Usage,
 }
 
 fn rollout_key(id: RolloutId) -> Vec<Value> {
@@ -363,7 +368,8 @@ impl Folding {
                     attempt_key(*attempt),
                     [json!(generation.0), json!(hex::encode(bytes)), json!(i32::from(*kept))],
                 );
-                self.attempts.entry(*attempt).or_default().ended = Some(row);
+                let write = self.attempts.entry(*attempt).or_default();
+                (write.ended, write.usage) = (Some(row), outcome.usage);
             }
             Record::AttemptWithdrawn { attempt, generation } => {
                 self.generations.insert((attempt.rollout, attempt.step), generation.0);
@@ -454,7 +460,9 @@ impl Folding {
 
     fn writes(self) -> Writes {
         let mut writes = Writes::default();
+        let mut memory = MemoryFold::default();
         for (id, write) in self.attempts {
+            memory.ended(id.rollout.group.job, id.step, &write.usage);
             if write.withdrawn {
                 writes.withdrawn.0.push(Value::Array(attempt_key(id)));
             }
@@ -462,6 +470,7 @@ impl Folding {
             writes.started.0.extend(write.started);
             writes.ended.0.extend(write.ended);
         }
+        writes.step_memory = memory.rows();
         writes.groups = self.groups.into_iter().collect();
         writes.step_states = self
             .step_states

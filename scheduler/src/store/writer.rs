@@ -193,7 +193,7 @@ async fn write(
     }
     use Rows::{Any, Each};
     let schedules = &writes.schedules;
-    let statements: [(&'static str, &'static str, &Sheet, Rows); 41] = [
+    let statements: [(&'static str, &'static str, &Sheet, Rows); 42] = [
         ("storing jobs", statement!("sqlite/insert_jobs"), &writes.new_jobs, Each),
         ("storing sandboxes", statement!("sqlite/insert_sandboxes"), &writes.sandboxes, Each),
         ("storing client files", statement!("sqlite/insert_files"), &writes.files, Each),
@@ -205,6 +205,12 @@ async fn write(
         ("placing attempts", statement!("sqlite/place_attempts"), &writes.placed, Each),
         ("starting attempts", statement!("sqlite/start_attempts"), &writes.started, Each),
         ("ending attempts", statement!("sqlite/end_attempts"), &writes.ended, Each),
+        (
+            "counting what steps held in memory",
+            statement!("sqlite/count_step_memory"),
+            &writes.step_memory,
+            Each,
+        ),
         ("storing step states", statement!("sqlite/set_step_states"), &writes.step_states, Each),
         ("storing what steps wait for", statement!("sqlite/set_step_books"), &writes.step_books, Each),
         ("storing checkpoints", statement!("sqlite/insert_checkpoints"), &writes.checkpoints, Each),

@@ -15,6 +15,7 @@ mod keeper;
 mod liar;
 mod liars;
 mod lies;
+mod memory;
 mod readers;
 mod restarts;
 mod restore;

@@ -18,6 +18,7 @@ use rollout::{
 use scheduler::store::{self, Batch, NewJob, Reads, Writer};
 use scheduler_core::command::Target;
 use scheduler_core::event::{Capacity, ExpandedGroup, Fence, Measured, RefusalClass, StepKeys};
+use scheduler_core::memory::HeldMemory;
 use scheduler_core::model::{Patience, Stored};
 use scheduler_core::retry::RetryScope;
 use scheduler_core::{Cluster, Command, Config, Event, Now, Record, Snapshot};
@@ -57,6 +58,8 @@ struct World {
     /// Answers on their way.
     identify: Vec<Event>,
     reopened: usize,
+    /// What each attempt held that was measured, as it was told.
+    held: BTreeMap<(JobId, StepIndex), Vec<Bytes>>,
 }
 
 impl World {
@@ -118,6 +121,10 @@ impl World {
     async fn commit(&mut self, batch: Batch) {
         for record in &batch.records {
             self.stored.apply(record);
+            if let Record::AttemptEnded { attempt, outcome, .. } = record {
+                let of_step = self.held.entry((attempt.rollout.group.job, attempt.step)).or_default();
+                of_step.extend(outcome.usage.memory_held_peak);
+            }
             if let Record::AttemptEnded { attempt, .. } | Record::AttemptWithdrawn { attempt, .. } = record {
                 self.live.remove(attempt);
             }
@@ -197,11 +204,31 @@ impl World {
             artifacts: Vec::new(),
             reward,
             times: Times { taken_at: self.now.wall, ended_at: self.now.wall, ..Times::default() },
-            usage: Usage::default(),
+            usage: self.usage(),
             image_digest: "host:0".to_owned(),
             checkpoint: saves.then(|| self.workspace()),
             actions: (kind == StepKind::Session).then(|| self.below(100)),
             parked: None,
+        }
+    }
+
+    /// One in four was not measured.
+    fn usage(&mut self) -> Usage {
+        let held = (self.below(4) > 0).then(|| Bytes(self.below(1 << 30)));
+        Usage { memory_held_peak: held, memory_peak: held.filter(|held| held.0 % 2 == 0), ..Usage::default() }
+    }
+
+    /// The sums over attempts are those over a list of all of them.
+    async fn check_memory(&self) {
+        for &job in self.plans.keys() {
+            let mut naive: BTreeMap<StepIndex, HeldMemory> = BTreeMap::new();
+            for (&(_, step), held) in
+                self.held.iter().filter(|((of, _), held)| *of == job && !held.is_empty())
+            {
+                let sums = naive.entry(step).or_default();
+                held.iter().for_each(|&held| sums.observe(held, Some(held).filter(|held| held.0 % 2 == 0)));
+            }
+            assert_eq!(self.reads.step_memory(job).await.unwrap(), naive, "{job}");
         }
     }
 
@@ -330,6 +357,7 @@ async fn run(seed: u64) -> (usize, usize, usize, usize) {
         incarnations: BTreeMap::new(),
         identify: Vec::new(),
         reopened: 0,
+        held: BTreeMap::new(),
     };
     for bits in 1..=3 {
         let groups = 1 + u32::try_from(world.below(5)).unwrap();
@@ -342,6 +370,7 @@ async fn run(seed: u64) -> (usize, usize, usize, usize) {
         }
         let snapshot = world.snapshot().await;
         assert_eq!(snapshot, world.stored.snapshot(), "seed {seed}, event {event}");
+        world.check_memory().await;
         if world.below(10) == 0 {
             // A restart: the core goes on from the store alone.
             let live = Patience::of(&world.cluster, world.now);
@@ -360,6 +389,7 @@ async fn run(seed: u64) -> (usize, usize, usize, usize) {
         }
     }
     assert!(world.stored.ends.values().all(|ends| ends.len() == 1), "seed {seed}");
+    assert!(world.held.values().map(Vec::len).sum::<usize>() > 10, "seed {seed}: nothing was measured");
     let saved = world.stored.checkpoints.len();
     (world.stored.ends.len(), world.stored.attempts.len(), saved, world.reopened)
 }

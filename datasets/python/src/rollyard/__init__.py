@@ -43,7 +43,18 @@ from .sandbox_views import ActionInfo, CommandResult, ExitInfo, FileInfo, KillIn
 from .session import Session
 from .spec import Job
 from .table import Shard, Table, open_table
-from .views import Counts, Failure, FailureCount, JobInfo, LogChunk, RetryInfo, Rewards, RolloutInfo
+from .views import (
+    Counts,
+    Failure,
+    FailureCount,
+    JobInfo,
+    LogChunk,
+    MemoryAdvice,
+    RetryInfo,
+    Rewards,
+    RolloutInfo,
+    StepMemory,
+)
 
 __all__ = [
     "ActionConflict",
@@ -77,6 +88,7 @@ __all__ = [
     "KillInfo",
     "LifecycleInfo",
     "LogChunk",
+    "MemoryAdvice",
     "NotAvailableError",
     "NotFoundError",
     "OutcomeUnknown",
@@ -96,6 +108,7 @@ __all__ = [
     "Shell",
     "SpecError",
     "StartError",
+    "StepMemory",
     "Table",
     "TableError",
     "TruncatedWarning",

@@ -73,6 +73,52 @@ class FailureCount:
 
 
 @dataclass(frozen=True)
+class MemoryAdvice:
+    """What to change in the spec of a step."""
+
+    code: str
+    """asks_too_much or asks_too_little"""
+    field: str
+    """Of the step, such as `resources.request.memory`."""
+    suggested_bytes: int
+    told: str
+    """A sentence."""
+
+
+@dataclass(frozen=True)
+class StepMemory:
+    """What the attempts of a step held: anonymous memory and files in memory, the most that was seen of each."""
+
+    attempts: int
+    """Ended and measured."""
+    request_bytes: int | None
+    """`resources.request.memory`; None where the row says it."""
+    kept_bytes: int | None
+    """What a node keeps for its sandbox, files in memory too."""
+    held_most_bytes: int
+    held_p95_bytes: int
+    """95 of 100 attempts held at most this; less than a quarter too high."""
+    kernel_peak_bytes: int | None
+    """The largest peak the kernel counted, cached files too; None if it counts none."""
+    advice: MemoryAdvice | None
+
+    @classmethod
+    def of(cls, memory: wire.StepMemory) -> StepMemory:
+        advice = memory.advice
+        return cls(
+            attempts=memory.attempts,
+            request_bytes=memory.request_bytes if memory.HasField("request_bytes") else None,
+            kept_bytes=memory.kept_bytes if memory.HasField("kept_bytes") else None,
+            held_most_bytes=memory.held_most_bytes,
+            held_p95_bytes=memory.held_p95_bytes,
+            kernel_peak_bytes=memory.kernel_peak_bytes if memory.HasField("kernel_peak_bytes") else None,
+            advice=MemoryAdvice(advice.code, advice.field, advice.suggested_bytes, advice.told)
+            if memory.HasField("advice")
+            else None,
+        )
+
+
+@dataclass(frozen=True)
 class RetryInfo:
     """What a request to run rollouts again came to."""
 
@@ -108,6 +154,8 @@ class JobInfo:
     counts: Counts
     rewards: Rewards
     failures: list[FailureCount]
+    memory: dict[str, StepMemory] | None
+    """By step, those that were measured. Of `JobHandle.info` only: elsewhere None."""
 
     @property
     def final(self) -> bool:
@@ -146,6 +194,7 @@ class JobInfo:
                 FailureCount(one.code, one.domain, one.rollouts, one.example, one.example_rollout)
                 for one in job.failures
             ],
+            memory={one.step: StepMemory.of(one) for one in job.memory.steps} if job.HasField("memory") else None,
         )
 
 

@@ -8,8 +8,9 @@ use rollout::Timestamp;
 use crate::summary::{Detail, RewardCount, Summary};
 use crate::view::{
     Artifact, BlobSum, Captured, Change, Checkpoint, CheckpointDetail, CheckpointDiff, Collected,
-    Explanation, Exported, Failure, FailureCount, Groups, Job, Layer, Node, NotRetried, Outcome, PassAtK,
-    Retried, Rewards, Rollout, RolloutCounts, RolloutSteps, Schedule, Step, Submitted, User,
+    Explanation, Exported, Failure, FailureCount, Groups, Job, Layer, MemoryAdvice, Node, NotRetried,
+    Outcome, PassAtK, Retried, Rewards, Rollout, RolloutCounts, RolloutSteps, Schedule, Step, StepMemory,
+    Submitted, User,
 };
 
 /// 2026-01-02 03:04:05 UTC.
@@ -59,7 +60,42 @@ pub fn running_job() -> Job {
             failure_count("task", "step\u{1b}[2Jx", 1, "first\nsecond \u{1b}]0;title\u{7}", "g6-s1"),
         ],
         failure_message: None,
+        memory: None,
     }
+}
+
+/// As `show` has it.
+pub fn measured_job() -> Job {
+    let mib = |mib: u64| mib << 20;
+    let advice = MemoryAdvice {
+        code: "asks_too_much".into(),
+        field: "resources.request.memory".into(),
+        suggested_bytes: mib(112),
+        told: "step `work` asks for 512Mi of memory and 95 of 100 attempts held at most 80Mi: with `resources.request.memory: 112Mi` more of them run at once, and its limit stays what it is".into(),
+    };
+    let work = StepMemory {
+        step: "work".into(),
+        attempts: 128,
+        request_bytes: Some(mib(512)),
+        kept_bytes: Some(mib(512)),
+        held_most_bytes: mib(84),
+        held_p95_bytes: mib(80),
+        kernel_peak_bytes: Some(mib(190)),
+        told: "asks 512Mi, held at most 84Mi, p95 80Mi over 128 attempts".into(),
+        advice: Some(advice),
+    };
+    let grade = StepMemory {
+        step: "grade\u{1b}[2J".into(),
+        attempts: 1,
+        request_bytes: None,
+        kept_bytes: None,
+        held_most_bytes: mib(3),
+        held_p95_bytes: mib(3),
+        kernel_peak_bytes: None,
+        told: "asks what its row says, held at most 3Mi, p95 3Mi over 1 attempt".into(),
+        advice: None,
+    };
+    Job { memory: Some(vec![work, grade]), ..running_job() }
 }
 
 pub fn held_job() -> Job {
@@ -146,6 +182,7 @@ pub fn ended_step() -> Step {
             run_ms: Some(2012),
             cpu_ms: Some(1990),
             memory_peak_bytes: Some(3 << 20),
+            memory_held_peak_bytes: Some(2 << 20),
             disk_peak_bytes: None,
             stdout: Captured {
                 sha256: Some("ab12".into()),

@@ -2,11 +2,12 @@
 
 use std::fmt::Write as _;
 
-use rollout::text::shown;
+use rollout::text::{shown, shown_line};
 
 use super::human::{count, figure, grid, grid_in, length, plural, size, wrapped};
+use super::table::SENTENCE_CHARS_MAX;
 use crate::summary::{Detail, Summary};
-use crate::view::{FailureCount, Rewards};
+use crate::view::{FailureCount, Rewards, StepMemory};
 
 /// The width of the labels at the left.
 const LABEL: usize = 10;
@@ -57,6 +58,17 @@ pub fn failures(columns: usize, out: &mut String, failures: &[FailureCount], pro
         let command = format!("{program} show {}", failure.example_rollout);
         _ = writeln!(out, "  {:<20}{}", shown(&failure.code, 32), shown(&command, 300));
     }
+}
+
+/// What steps held, each with what to change.
+pub fn memory(columns: usize, out: &mut String, steps: &[StepMemory]) {
+    let tell = |step: &StepMemory| {
+        let told = shown_line(&format!("{}: {}", step.step, step.told), SENTENCE_CHARS_MAX);
+        let advice = step.advice.iter().map(|advice| shown_line(&advice.told, SENTENCE_CHARS_MAX));
+        std::iter::once(told).chain(advice).collect::<Vec<_>>()
+    };
+    let lines: Vec<String> = steps.iter().flat_map(tell).collect();
+    label(columns, out, "memory", &lines.join("\n"));
 }
 
 fn first_line(text: &str) -> String {

@@ -9,7 +9,7 @@ use rollout::text::{shown, shown_line};
 use super::Output;
 use super::human::{cores, count, figure, grid_in, length, plural, size, wrapped};
 use super::keeping;
-use super::report::{clean, failures, label, remarks, rewards, time};
+use super::report::{clean, failures, label, memory, remarks, rewards, time};
 use super::sandboxes;
 use super::schedules;
 use crate::commands::matrix::CellJob;
@@ -117,6 +117,7 @@ impl Output for Table {
         );
         rewards(self.columns, &mut out, &job.rewards);
         failures(self.columns, &mut out, &job.failures, &self.program);
+        memory(self.columns, &mut out, job.memory.as_deref().unwrap_or_default());
         label(self.columns, &mut out, "tables", &shown_line(&job.table_root, SENTENCE_CHARS_MAX));
         let ended = job.finished_at_us.map_or_else(String::new, |end| {
             format!(", ended after {}", length(Timestamp(end).since(Timestamp(job.created_at_us)).0))

@@ -58,6 +58,7 @@ fn cells() {
 #[test]
 fn job() {
     snapshots("job", |output| output.job(&fixtures::held_job()));
+    snapshots("measured_job", |output| output.job(&fixtures::measured_job()));
 }
 
 #[test]

@@ -112,7 +112,7 @@ class ListReply(_message.Message):
     def __init__(self, jobs: _Optional[_Iterable[_Union[Job, _Mapping]]] = ..., next_page_token: _Optional[str] = ...) -> None: ...
 
 class Job(_message.Message):
-    __slots__ = ("id", "name", "state", "spec_hash", "table_root", "created_at_us", "finished_at_us", "counts", "reason", "rewards", "failures", "failure_message", "group_size")
+    __slots__ = ("id", "name", "state", "spec_hash", "table_root", "created_at_us", "finished_at_us", "counts", "reason", "rewards", "failures", "failure_message", "group_size", "memory")
     ID_FIELD_NUMBER: _ClassVar[int]
     NAME_FIELD_NUMBER: _ClassVar[int]
     STATE_FIELD_NUMBER: _ClassVar[int]
@@ -126,6 +126,7 @@ class Job(_message.Message):
     FAILURES_FIELD_NUMBER: _ClassVar[int]
     FAILURE_MESSAGE_FIELD_NUMBER: _ClassVar[int]
     GROUP_SIZE_FIELD_NUMBER: _ClassVar[int]
+    MEMORY_FIELD_NUMBER: _ClassVar[int]
     id: str
     name: str
     state: str
@@ -139,7 +140,48 @@ class Job(_message.Message):
     failures: _containers.RepeatedCompositeFieldContainer[FailureCount]
     failure_message: str
     group_size: int
-    def __init__(self, id: _Optional[str] = ..., name: _Optional[str] = ..., state: _Optional[str] = ..., spec_hash: _Optional[str] = ..., table_root: _Optional[str] = ..., created_at_us: _Optional[int] = ..., finished_at_us: _Optional[int] = ..., counts: _Optional[_Union[Counts, _Mapping]] = ..., reason: _Optional[str] = ..., rewards: _Optional[_Union[Rewards, _Mapping]] = ..., failures: _Optional[_Iterable[_Union[FailureCount, _Mapping]]] = ..., failure_message: _Optional[str] = ..., group_size: _Optional[int] = ...) -> None: ...
+    memory: JobMemory
+    def __init__(self, id: _Optional[str] = ..., name: _Optional[str] = ..., state: _Optional[str] = ..., spec_hash: _Optional[str] = ..., table_root: _Optional[str] = ..., created_at_us: _Optional[int] = ..., finished_at_us: _Optional[int] = ..., counts: _Optional[_Union[Counts, _Mapping]] = ..., reason: _Optional[str] = ..., rewards: _Optional[_Union[Rewards, _Mapping]] = ..., failures: _Optional[_Iterable[_Union[FailureCount, _Mapping]]] = ..., failure_message: _Optional[str] = ..., group_size: _Optional[int] = ..., memory: _Optional[_Union[JobMemory, _Mapping]] = ...) -> None: ...
+
+class JobMemory(_message.Message):
+    __slots__ = ("steps",)
+    STEPS_FIELD_NUMBER: _ClassVar[int]
+    steps: _containers.RepeatedCompositeFieldContainer[StepMemory]
+    def __init__(self, steps: _Optional[_Iterable[_Union[StepMemory, _Mapping]]] = ...) -> None: ...
+
+class StepMemory(_message.Message):
+    __slots__ = ("step", "attempts", "request_bytes", "kept_bytes", "held_most_bytes", "held_p95_bytes", "kernel_peak_bytes", "told", "advice")
+    STEP_FIELD_NUMBER: _ClassVar[int]
+    ATTEMPTS_FIELD_NUMBER: _ClassVar[int]
+    REQUEST_BYTES_FIELD_NUMBER: _ClassVar[int]
+    KEPT_BYTES_FIELD_NUMBER: _ClassVar[int]
+    HELD_MOST_BYTES_FIELD_NUMBER: _ClassVar[int]
+    HELD_P95_BYTES_FIELD_NUMBER: _ClassVar[int]
+    KERNEL_PEAK_BYTES_FIELD_NUMBER: _ClassVar[int]
+    TOLD_FIELD_NUMBER: _ClassVar[int]
+    ADVICE_FIELD_NUMBER: _ClassVar[int]
+    step: str
+    attempts: int
+    request_bytes: int
+    kept_bytes: int
+    held_most_bytes: int
+    held_p95_bytes: int
+    kernel_peak_bytes: int
+    told: str
+    advice: MemoryAdvice
+    def __init__(self, step: _Optional[str] = ..., attempts: _Optional[int] = ..., request_bytes: _Optional[int] = ..., kept_bytes: _Optional[int] = ..., held_most_bytes: _Optional[int] = ..., held_p95_bytes: _Optional[int] = ..., kernel_peak_bytes: _Optional[int] = ..., told: _Optional[str] = ..., advice: _Optional[_Union[MemoryAdvice, _Mapping]] = ...) -> None: ...
+
+class MemoryAdvice(_message.Message):
+    __slots__ = ("code", "field", "suggested_bytes", "told")
+    CODE_FIELD_NUMBER: _ClassVar[int]
+    FIELD_FIELD_NUMBER: _ClassVar[int]
+    SUGGESTED_BYTES_FIELD_NUMBER: _ClassVar[int]
+    TOLD_FIELD_NUMBER: _ClassVar[int]
+    code: str
+    field: str
+    suggested_bytes: int
+    told: str
+    def __init__(self, code: _Optional[str] = ..., field: _Optional[str] = ..., suggested_bytes: _Optional[int] = ..., told: _Optional[str] = ...) -> None: ...
 
 class Counts(_message.Message):
     __slots__ = ("groups_total", "groups_closed", "groups_sealed", "rollouts_total", "rollouts_admitted", "rollouts_ended", "rollouts_valid", "steps_running", "steps_ready", "rollouts_superseded")
