@@ -89,7 +89,8 @@ fn disk_available(path: &Path) -> io::Result<Bytes> {
     Ok(Bytes(found.blocks_available().saturating_mul(found.fragment_size())))
 }
 
-fn memory_total() -> io::Result<Bytes> {
+/// What this process may use of the machine's.
+pub(crate) fn memory_total() -> io::Result<Bytes> {
     let text = std::fs::read_to_string("/proc/meminfo")?;
     let total =
         meminfo(&text, "MemTotal:").ok_or_else(|| io::Error::other("no MemTotal in /proc/meminfo"))?;

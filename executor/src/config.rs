@@ -7,7 +7,9 @@ use std::time::Duration;
 use rollout::{Bytes, MilliCpu, Name};
 
 use crate::Error;
-pub use crate::sessions::pressure::PressureBounds;
+pub use crate::sessions::pressure::bounds::{
+    BadShare, PARKS_MAX, PressureBounds, PressureOverrides, StallShare,
+};
 
 /// Heartbeats to the scheduler.
 pub const HEARTBEAT_EVERY: Duration = Duration::from_secs(1);

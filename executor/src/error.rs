@@ -31,6 +31,9 @@ pub enum Error {
     /// Code `endpoint_refused`.
     #[error("endpoint_refused: `{shown}`: {problem}")]
     BadEndpoint { shown: String, problem: &'static str },
+    /// When idle sandboxes were to go down early. Code `pressure_refused`.
+    #[error("pressure_refused: {option} {shown}: {problem}")]
+    BadPressure { option: &'static str, shown: String, problem: String },
     #[error("cannot measure {what}")]
     Measure {
         what: &'static str,
@@ -55,6 +58,9 @@ impl Error {
             }
             Self::BadEndpoint { .. } => Some(
                 "use unix:/absolute/path or http://127.0.0.1:port; other addresses wait for TLS and tokens",
+            ),
+            Self::BadPressure { .. } => Some(
+                "let --pressure-low be at least the node's reserve, --pressure-ok above it, and both less than the machine's memory",
             ),
             Self::Listen { .. } => {
                 Some("choose a --data-dir whose path is short enough for a socket in it (107 bytes)")

@@ -16,36 +16,14 @@ use tokio_util::sync::CancellationToken;
 use super::{Key, Live, Sessions};
 use crate::capacity::memory_available;
 
+pub(crate) mod bounds;
+
+use bounds::PressureBounds;
+
 /// Between two looks at the node.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 /// What was called for more recently is not idle, however short memory is.
 const IDLE_MIN: Duration = Duration::from_secs(2);
-
-/// When a node is short of memory, and what it does about it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct PressureBounds {
-    /// Pressed from less than this available on.
-    pub available_low: Bytes,
-    /// And again at ease only with as much as this.
-    pub available_ok: Bytes,
-    /// With less than `available_ok`, pressed while tasks stall for memory for so many hundredths of a percent
-    /// of the time (`some avg10` of the kernel). With more than that, what stalls is one sandbox at its own
-    /// limit, and the others would gain it nothing.
-    pub stall_high: u32,
-    /// Sandboxes on their way down at once. Looks are a second apart.
-    pub per_look_max: usize,
-}
-
-impl Default for PressureBounds {
-    fn default() -> Self {
-        Self {
-            available_low: Bytes(1 << 30),
-            available_ok: Bytes(3 << 29),
-            stall_high: 1_000,
-            per_look_max: 16,
-        }
-    }
-}
 
 /// How the node is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -65,7 +43,7 @@ struct Candidate {
 
 /// Between the two marks a node stays what it was.
 fn is_pressed(was: bool, level: Level, bounds: &PressureBounds) -> bool {
-    let stalls = level.stall.is_some_and(|stall| stall >= bounds.stall_high);
+    let stalls = level.stall.is_some_and(|stall| stall >= bounds.stall_high.hundredths());
     level.available < bounds.available_low || (level.available < bounds.available_ok && (was || stalls))
 }
 
@@ -73,7 +51,7 @@ fn is_pressed(was: bool, level: Level, bounds: &PressureBounds) -> bool {
 fn choose(mut candidates: Vec<Candidate>, going: &[Key], bounds: &PressureBounds) -> Vec<Key> {
     candidates.retain(|candidate| candidate.idle >= IDLE_MIN && !going.contains(&candidate.key));
     candidates.sort_by_key(|c| (!c.best_effort, std::cmp::Reverse(c.idle), c.key));
-    candidates.truncate(bounds.per_look_max.saturating_sub(going.len()));
+    candidates.truncate(bounds.parks.saturating_sub(going.len()));
     candidates.into_iter().map(|candidate| candidate.key).collect()
 }
 
@@ -82,6 +60,13 @@ pub(crate) async fn watch(sessions: Arc<Sessions>, bounds: PressureBounds, token
     let mut looks = interval(LOOK_EVERY);
     looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let mut pressed = false;
+    tracing::info!(
+        low = %bounds.available_low,
+        ok = %bounds.available_ok,
+        stall = %bounds.stall_high,
+        parks = bounds.parks,
+        "idle sandboxes go down early when memory is short"
+    );
     let mut descent = Descent::default();
     loop {
         tokio::select! {
@@ -166,21 +151,45 @@ fn some_avg10(text: &str) -> Option<u32> {
 mod tests {
     use rollout::{GroupId, JobId, RolloutId, StepIndex};
 
+    use super::bounds::PressureOverrides;
     use super::*;
+    use crate::config::Reserves;
 
     fn key(sample: u32) -> Key {
         let group = GroupId { job: JobId::from_bits(7), index: 0 };
         (RolloutId { group, sample, refill: 0 }, StepIndex(0))
     }
 
+    /// As an operator says it.
+    fn bounds(low: u64, ok: u64, stall: &str, parks: u32) -> PressureBounds {
+        let overrides = PressureOverrides {
+            low: Some(Bytes(low)),
+            ok: Some(Bytes(ok)),
+            stall: Some(stall.parse().unwrap()),
+            parks: Some(parks),
+        };
+        let reserves = Reserves { memory: Bytes(5), disk: Bytes(0) };
+        PressureBounds::of(overrides, reserves, Bytes(100)).unwrap()
+    }
+
+    #[test]
+    fn every_option_is_of_consequence() {
+        let level = |available, stall| Level { available: Bytes(available), stall: Some(stall) };
+        let pressed = |was, level, bounds: PressureBounds| is_pressed(was, level, &bounds);
+        assert!(!pressed(false, level(11, 0), bounds(10, 20, "10", 1)));
+        assert!(pressed(false, level(11, 0), bounds(12, 20, "10", 1)), "low");
+        assert!(pressed(true, level(19, 0), bounds(10, 20, "10", 1)));
+        assert!(!pressed(true, level(19, 0), bounds(10, 19, "10", 1)), "ok");
+        assert!(!pressed(false, level(19, 999), bounds(10, 20, "10", 1)));
+        assert!(pressed(false, level(19, 999), bounds(10, 20, "9.99", 1)), "stall");
+        let idle = |sample| Candidate { key: key(sample), idle: IDLE_MIN, best_effort: false };
+        let chosen = |parks| choose((0..9).map(idle).collect(), &[], &bounds(10, 20, "10", parks)).len();
+        assert_eq!((chosen(1), chosen(7)), (1, 7), "parks");
+    }
+
     #[test]
     fn a_node_is_pressed_from_one_mark_to_the_other() {
-        let bounds = PressureBounds {
-            available_low: Bytes(10),
-            available_ok: Bytes(20),
-            stall_high: 1000,
-            per_look_max: 2,
-        };
+        let bounds = bounds(10, 20, "10", 2);
         for (was, available, stall, pressed) in [
             (false, 10, None, false),
             (false, 9, None, true),
@@ -200,7 +209,7 @@ mod tests {
 
     #[test]
     fn best_effort_goes_first_then_the_longest_idle_and_no_more_than_the_bound() {
-        let bounds = PressureBounds { per_look_max: 3, ..PressureBounds::default() };
+        let bounds = bounds(10, 20, "10", 3);
         let of = |sample, idle_s, best_effort| Candidate {
             key: key(sample),
             idle: Duration::from_secs(idle_s),

@@ -249,6 +249,8 @@ pub struct Dev {
     pub blobs: Blobs,
     #[command(flatten)]
     pub capacity: Capacity,
+    #[command(flatten)]
+    pub pressure: Pressure,
 }
 
 #[derive(Debug, Args)]
@@ -270,6 +272,8 @@ pub struct Executor {
     pub name: String,
     #[command(flatten)]
     pub capacity: Capacity,
+    #[command(flatten)]
+    pub pressure: Pressure,
 }
 
 #[derive(Debug, Clone, Default, Args)]
@@ -295,6 +299,24 @@ pub struct Capacity {
     /// Disk to offer for writable layers above 256Mi, such as 100Gi
     #[arg(long, value_parser = clap::value_parser!(rollout::Bytes))]
     pub disk: Option<rollout::Bytes>,
+}
+
+/// When the node is short of memory: then idle sandboxes go down before their own time.
+#[derive(Debug, Clone, Copy, Default, Args)]
+#[command(next_help_heading = "When memory is short")]
+pub struct Pressure {
+    /// Idle sandboxes are frozen or parked early from less than this available on, at least 512Mi [default: 1Gi]
+    #[arg(long = "pressure-low", value_name = "SIZE", value_parser = clap::value_parser!(rollout::Bytes))]
+    pub low: Option<rollout::Bytes>,
+    /// And no longer from this much available on [default: half as much again as --pressure-low]
+    #[arg(long = "pressure-ok", value_name = "SIZE", value_parser = clap::value_parser!(rollout::Bytes))]
+    pub ok: Option<rollout::Bytes>,
+    /// With less than --pressure-ok: also while tasks stall for memory so much of the time [default: 10]
+    #[arg(long = "pressure-stall", value_name = "PERCENT", value_parser = clap::value_parser!(executor::config::StallShare))]
+    pub stall: Option<executor::config::StallShare>,
+    /// Sandboxes on their way down at once, 1 to 256 [default: 16]
+    #[arg(long = "pressure-parks", value_name = "COUNT")]
+    pub parks: Option<u32>,
 }
 
 #[derive(Debug, Args)]
@@ -654,6 +676,39 @@ mod tests {
         assert_eq!(executor.capacity.cpu, Some(rollout::MilliCpu(1500)));
         assert_eq!(executor.capacity.memory, Some(rollout::Bytes(16 << 30)));
         assert_eq!(executor.capacity.disk, None);
+    }
+
+    #[test]
+    fn marks_of_short_memory_are_read_and_wrong_ones_name_their_option() {
+        let line = |more: &[&str]| {
+            let line = ["rollyard", "executor", "--scheduler", "unix:/y", "--name", "a"];
+            Cli::try_parse_from(line.iter().chain(more))
+        };
+        let all = [
+            "--pressure-low",
+            "2Gi",
+            "--pressure-ok",
+            "3Gi",
+            "--pressure-stall",
+            "12.5",
+            "--pressure-parks",
+            "4",
+        ];
+        let Command::Executor(executor) = line(&all).expect("parses").command else {
+            panic!("another command");
+        };
+        let Pressure { low, ok, stall, parks } = executor.pressure;
+        assert_eq!((low, ok), (Some(rollout::Bytes(2 << 30)), Some(rollout::Bytes(3 << 30))));
+        assert_eq!((stall.map(|stall| stall.hundredths()), parks), (Some(1_250), Some(4)));
+        for (option, value, why) in [
+            ("--pressure-low", "2GB", "expected a whole number with k M G"),
+            ("--pressure-ok", "-1", "unexpected argument"),
+            ("--pressure-stall", "101", "expected a percentage from 0.01 to 100"),
+            ("--pressure-parks", "many", "invalid digit"),
+        ] {
+            let refused = line(&[option, value]).expect_err(option).to_string();
+            assert!(refused.contains(why), "{refused}");
+        }
     }
 
     #[test]

@@ -6,7 +6,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use executor::Backends;
-use executor::config::CapacityOverrides;
+use executor::config::{CapacityOverrides, PressureBounds, PressureOverrides, Reserves};
 use executor::sandbox::container::{self, Container, ContainerConfig};
 use executor::sandbox::fncall::FnCall;
 use futures::future::select_all;
@@ -18,7 +18,7 @@ use tokio::net::UnixStream;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
-use crate::args::{Blobs, Capacity};
+use crate::args::{Blobs, Capacity, Pressure};
 use crate::client::{SOCKET_PATH_BYTES_MAX, YardUrl};
 use crate::error::{Boxed, Error};
 use crate::exit::ExitStatus;
@@ -92,10 +92,15 @@ struct Part {
 
 impl Yard {
     /// A scheduler on the socket of the data directory, and a node.
-    pub async fn both(data_dir: &Path, blobs: &Blobs, capacity: &Capacity) -> Result<Self, Error> {
+    pub async fn both(
+        data_dir: &Path,
+        blobs: &Blobs,
+        capacity: &Capacity,
+        pressure: Pressure,
+    ) -> Result<Self, Error> {
         let mut yard = Self::scheduler(data_dir, &[], blobs).await?;
         let url = socket_url(data_dir)?.to_string();
-        match start_executor(data_dir, &url, LOCAL, capacity) {
+        match start_executor(data_dir, &url, LOCAL, capacity, pressure) {
             Ok(executor) => yard.parts.insert(0, executor),
             Err(error) => {
                 if let Err(error) = yard.stop().await {
@@ -141,9 +146,10 @@ impl Yard {
         scheduler: &str,
         name: &str,
         capacity: &Capacity,
+        pressure: Pressure,
     ) -> Result<Self, Error> {
         raise_descriptors();
-        let executor = start_executor(data_dir, scheduler, name, capacity)?;
+        let executor = start_executor(data_dir, scheduler, name, capacity, pressure)?;
         Ok(Self { parts: vec![executor], urls: Vec::new() })
     }
 
@@ -198,7 +204,13 @@ fn flat(ended: Result<Result<(), Error>, tokio::task::JoinError>) -> Result<(), 
 /// In a data directory: images of `rollyard image`.
 pub const IMAGES_DIR: &str = "images";
 
-fn start_executor(data_dir: &Path, scheduler: &str, name: &str, capacity: &Capacity) -> Result<Part, Error> {
+fn start_executor(
+    data_dir: &Path,
+    scheduler: &str,
+    name: &str,
+    capacity: &Capacity,
+    pressure: Pressure,
+) -> Result<Part, Error> {
     let bad = |what: &str, error: Boxed| Error::Service {
         code: "bad_input",
         what: what.to_owned(),
@@ -208,6 +220,8 @@ fn start_executor(data_dir: &Path, scheduler: &str, name: &str, capacity: &Capac
     };
     let node: Name = name.parse().map_err(|error| bad("cannot use the name of the node", Box::new(error)))?;
     let scheduler = scheduler.parse().map_err(of_executor)?;
+    let reserves = Reserves::default();
+    let pressure = PressureBounds::here(overrides(pressure), reserves).map_err(of_executor)?;
     let node_dir = data_dir.join(NODE_DIR);
     let container = ContainerConfig { data_dir: node_dir.join(SANDBOXES_DIR) };
     let made = tokio::task::block_in_place(|| Container::start(&container)).map_err(of_container)?;
@@ -217,10 +231,16 @@ fn start_executor(data_dir: &Path, scheduler: &str, name: &str, capacity: &Capac
     config.images_dir = Some(data_dir.join(IMAGES_DIR));
     let Capacity { cpu, memory, disk } = *capacity;
     config.capacity = CapacityOverrides { cpu, memory, disk, sandboxes: None };
+    (config.reserves, config.pressure) = (reserves, pressure);
     let stop = CancellationToken::new();
     let handle = executor::serve(config, backends, stop.clone()).map_err(of_executor)?;
     let task = tokio::spawn(async move { handle.join().await.map_err(of_executor) });
     Ok(Part { name: "executor", stop, task: Some(task) })
+}
+
+fn overrides(pressure: Pressure) -> PressureOverrides {
+    let Pressure { low, ok, stall, parks } = pressure;
+    PressureOverrides { low, ok, stall, parks }
 }
 
 fn local_name() -> Name {
@@ -261,6 +281,7 @@ fn of_executor(error: executor::Error) -> Error {
     let (code, exit) = match &error {
         E::DataDirLocked { .. } => ("data_dir_locked", ExitStatus::Failure),
         E::BadEndpoint { .. } => ("endpoint_refused", ExitStatus::BadInput),
+        E::BadPressure { .. } => ("pressure_refused", ExitStatus::BadInput),
         E::Measure { .. } => ("measure_failed", ExitStatus::HostCannot),
         E::Backend { .. } => ("backend_ended", ExitStatus::Failure),
         _ => ("executor_failed", ExitStatus::Failure),

@@ -56,7 +56,8 @@ pub async fn run(context: &Context, args: &args::Run) -> Result<ExitStatus, Erro
         context.talk.say("this runs the job once, now: `rollyard submit` keeps its `schedule`");
     }
     let stop = interrupt::watch(context.talk.clone(), STOPPING.to_owned())?;
-    let mut yard = Yard::both(&context.data_dir, &args.blobs, &args.capacity).await?;
+    let mut yard =
+        Yard::both(&context.data_dir, &args.blobs, &args.capacity, args::Pressure::default()).await?;
     let work = async {
         let if_unfinished = if args.new { IfUnfinished::New } else { IfUnfinished::Resume };
         let client = tokio::select! {

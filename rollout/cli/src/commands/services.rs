@@ -13,7 +13,7 @@ const STOPPING: &str = "stopping; Ctrl-C again exits at once";
 
 pub async fn dev(context: &Context, args: &args::Dev) -> Result<ExitStatus, Error> {
     let stop = interrupt::watch(context.talk.clone(), STOPPING.to_owned())?;
-    let yard = Yard::both(&context.data_dir, &args.blobs, &args.capacity).await?;
+    let yard = Yard::both(&context.data_dir, &args.blobs, &args.capacity, args.pressure).await?;
     let url = context.url()?;
     context.talk.say(&format!("serving {url}: submit with `rollyard submit SPEC`; Ctrl-C stops"));
     if args.stop_at_eof {
@@ -43,7 +43,7 @@ pub async fn scheduler(context: &Context, args: &args::Scheduler) -> Result<Exit
 
 pub async fn executor(context: &Context, args: &args::Executor) -> Result<ExitStatus, Error> {
     let stop = interrupt::watch(context.talk.clone(), STOPPING.to_owned())?;
-    let yard = Yard::executor(&context.data_dir, &args.scheduler, &args.name, &args.capacity)?;
+    let yard = Yard::executor(&context.data_dir, &args.scheduler, &args.name, &args.capacity, args.pressure)?;
     serve(yard, stop).await
 }
 
