@@ -168,7 +168,12 @@ pub(crate) const STEPS: &[Column] = &[
     may("parked_ms", Kind::Int64, "parked while running"),
     may("ckpt_ms", Kind::Int64, "taking checkpoints"),
     may("cpu_ms", Kind::Int64, "CPU time; null = not measured, never 0"),
-    may("rss_peak_bytes", Kind::Int64, "memory peak; null = not measured"),
+    may("rss_peak_bytes", Kind::Int64, "memory peak, cached files too; null = not measured"),
+    may(
+        "memory_held_peak_bytes",
+        Kind::Int64,
+        "anonymous memory and files in memory, the most that was seen; null = not measured",
+    ),
     may("disk_peak_bytes", Kind::Int64, "writable layer peak; null = not measured"),
     may("net_egress_bytes", Kind::Int64, "sent; null = not measured"),
     may("ckpt_in", Kind::Text, "checkpoint id"),

@@ -160,9 +160,19 @@ fn steps_keep_every_attempt_and_missing_values_stay_missing() {
     assert_eq!(flags(&rows, "capture_truncated"), [false, false, false, true, false, false]);
     assert_eq!(longs(&rows, "cpu_ms"), [None, Some(2500), Some(2500), Some(2500), Some(2500), None]);
     assert_eq!(longs(&rows, "disk_peak_bytes"), [None; 6]);
+    assert_eq!(longs(&rows, "memory_held_peak_bytes"), [None; 6]);
     let stdout = format!("sha256:{}", sample::sha256(b"hello from group 1\n"));
     assert_eq!(texts(&rows, "stdout_artifact")[1], Some(&*stdout));
     assert_eq!(texts(&rows, "stdout_artifact")[0], None);
+}
+
+#[test]
+fn what_an_attempt_held_is_beside_the_peak_of_the_kernel() {
+    let mut group = group(1);
+    group.members[0].steps[1].outcome.usage.memory_held_peak = Some(Bytes(3 << 20));
+    let rows = record(&group).steps;
+    assert_eq!(longs(&rows, "memory_held_peak_bytes")[..2], [None, Some(3 << 20)]);
+    assert_eq!(longs(&rows, "rss_peak_bytes")[..2], [None, Some(64 << 20)]);
 }
 
 #[test]

@@ -133,12 +133,20 @@ def documented(table):
         yield pa.field(name, arrow_type(kind), nullable=null == "yes")
 
 
+# Added since the golden tables were written, without a new version: nullable, as docs/tables.md says.
+ADDED_LATER = {"steps": {"memory_held_peak_bytes"}}
+
+
 @pytest.mark.parametrize("table", ["trajectories", "turns", "steps", "artifacts"])
-def test_schema_is_the_documented_one(job_dir, table):
+def test_schema_is_the_documented_one(request, job_dir, table):
+    fields, later = list(documented(table)), ADDED_LATER.get(table, set())
+    assert later <= {field.name for field in fields if field.nullable}
+    if "golden" in request.node.callspec.id:
+        fields = [field for field in fields if field.name not in later]
     for path in shards(job_dir / table):
         schema = pa.ipc.open_stream(path.read_bytes()).schema
-        assert schema.remove_metadata() == pa.schema(documented(table))
-        assert [field.nullable for field in schema] == [field.nullable for field in documented(table)]
+        assert schema.remove_metadata() == pa.schema(fields)
+        assert [field.nullable for field in schema] == [field.nullable for field in fields]
         assert schema.metadata[b"rollyard.schema"] == f"{table}/1".encode()
         assert schema.metadata[b"rollyard.job"] == JOB.encode()
         assert {b"rollyard.writer", b"rollyard.spec_hash", b"rollyard.seqs"} <= schema.metadata.keys()
@@ -241,9 +249,10 @@ def test_dictionaries_change_between_batches(job_dir):
     assert nodes[2].to_pylist() == ["node-gone", ""]
 
 
-def check_hugging_face(dataset, table, expected):
+def check_hugging_face(dataset, table_dir, expected):
     assert dataset.num_rows == len(expected)
-    assert dataset.column_names == [field.name for field in documented(table)]
+    # Those of the shards, which are the documented ones.
+    assert dataset.column_names == pa.ipc.open_stream(shards(table_dir)[0].read_bytes()).schema.names
     # Dictionaries become strings; everything else keeps its value, nulls included.
     assert dataset.to_list() == expected
 
@@ -252,13 +261,13 @@ def check_hugging_face(dataset, table, expected):
 def test_hugging_face_maps_a_shard(job_dir, table):
     for path in shards(job_dir / table):
         expected = [row for batch in pa.ipc.open_stream(path.read_bytes()) for row in batch.to_pylist()]
-        check_hugging_face(datasets.Dataset.from_file(str(path)), table, expected)
+        check_hugging_face(datasets.Dataset.from_file(str(path)), job_dir / table, expected)
 
 
 @pytest.mark.parametrize("table", ["trajectories", "steps", "artifacts"])
 def test_hugging_face_concatenates_shards(job_dir, table):
     parts = [datasets.Dataset.from_file(str(path)) for path in shards(job_dir / table)]
-    check_hugging_face(datasets.concatenate_datasets(parts), table, rows(job_dir / table))
+    check_hugging_face(datasets.concatenate_datasets(parts), job_dir / table, rows(job_dir / table))
 
 
 @pytest.mark.parametrize("streaming", [False, True])
@@ -271,7 +280,7 @@ def test_hugging_face_loads_a_table(job_dir, table, streaming, tmp_path):
     if streaming:
         assert list(loaded) == rows(job_dir / table)
     else:
-        check_hugging_face(loaded, table, rows(job_dir / table))
+        check_hugging_face(loaded, job_dir / table, rows(job_dir / table))
 
 
 def test_an_empty_table_is_read_as_one(job_dir):

@@ -68,6 +68,32 @@ def rewrite(directory, change):
     (directory / "manifest.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
 
 
+def test_a_column_that_was_added_later_is_null_in_older_shards(copy):
+    """As a job has it that went on under a later version."""
+    directory, name = copy / "steps", "memory_held_peak_bytes"
+    expected = [row | {name: None} for row in ry.open_table(directory)]
+    lines = [json.loads(line) for line in (directory / "manifest.jsonl").read_text().splitlines()]
+    path = directory / f"{lines[-1]['shard']}.arrows"
+    with pa.ipc.open_stream(path.read_bytes()) as reader:
+        assert name not in reader.schema.names
+        at = reader.schema.get_field_index("disk_peak_bytes")
+        schema, batches = reader.schema.insert(at, pa.field(name, pa.int64())), list(reader)
+    with pa.ipc.new_stream(str(path), schema) as writer:
+        for batch in batches:
+            held = pa.array([7] * batch.num_rows, pa.int64())
+            columns = [*batch.columns[:at], held, *batch.columns[at:]]
+            writer.write_batch(pa.RecordBatch.from_arrays(columns, schema=schema))
+    newer = sum(batch.num_rows for batch in batches)
+    for row in expected[-newer:]:
+        row[name] = 7
+    table = ry.open_table(directory)
+    arrow = table.to_arrow()
+    assert arrow.to_pylist() == expected
+    assert arrow.schema.field(name).type == pa.int64() and arrow.schema.metadata[b"rollyard.schema"] == b"steps/1"
+    assert table.to_hf().to_list() == expected
+    assert table.to_pandas()[name].isna().sum() == len(expected) - newer
+
+
 def test_rows_that_a_refill_replaced_are_left_out_unless_asked_for(copy):
     def replace_first(batch):
         at = batch.schema.get_field_index("superseded")

@@ -92,8 +92,8 @@ class Table:
 
     def record_batches(self, verify: bool = False) -> Iterator[pa.RecordBatch]:
         """One batch per group, in order of sealing. Buffers lie in the mapped file: read-only, and
-        not copied. A group without a row of this table has an empty batch. `verify` checks the
-        digest of every shard first.
+        not copied. A group without a row of this table has an empty batch. Columns that were added
+        later are not in the batches of older shards. `verify` checks the digest of every shard first.
 
         Raises `TableError`.
         """
@@ -114,9 +114,14 @@ class Table:
 
     def to_arrow(self, verify: bool = False) -> pa.Table:
         """Everything as one table of chunks, mapped and not copied. Dictionaries may differ from
-        chunk to chunk (`unify_dictionaries()` makes them one)."""
+        chunk to chunk (`unify_dictionaries()` makes them one). A column that older shards do not have is
+        null there."""
         batches = list(self.record_batches(verify))
-        return pa.Table.from_batches(batches, schema=batches[0].schema if batches else self.schema)
+        first = batches[0].schema if batches else self.schema
+        if all(batch.schema.equals(first) for batch in batches):
+            return pa.Table.from_batches(batches, schema=first)
+        parts = [pa.Table.from_batches([batch]) for batch in batches]
+        return pa.concat_tables(parts, promote_options="default")
 
     def to_pandas(self, verify: bool = False, **options: Any) -> Any:
         """A pandas DataFrame, copied; dictionary columns become categories. `options` go to
