@@ -23,6 +23,7 @@ mod ladder;
 mod live;
 mod log;
 mod past;
+mod paused;
 pub(crate) mod pressure;
 mod record;
 mod run;
@@ -47,8 +48,10 @@ use past::PastLogs;
 pub(crate) use ending::Ending;
 use error::Refusal;
 pub use error::SandboxCode;
-pub(crate) use live::{Leaving, Live, Parts, SAVED_QUEUE_MAX};
+pub(crate) use ladder::FREEZE_TIMEOUT;
+pub(crate) use live::{Leaving, Live, NOTE_EVERY, Parts, SAVED_QUEUE_MAX};
 pub(crate) use log::{ActionLog, LogError};
+pub(crate) use paused::Paused;
 pub(crate) use service::listen;
 
 /// How long the log of a session that is over can be asked.

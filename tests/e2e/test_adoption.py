@@ -259,6 +259,43 @@ def test_a_sandbox_of_a_client_serves_again_with_its_files(nodes):
         assert sandbox.kill()
 
 
+def test_a_paused_sandbox_of_a_client_stays_paused_through_a_kill(nodes):
+    ry = pytest.importorskip("rollyard", reason="pip install -e datasets/python")
+
+    def frozen():
+        """As the kernel says."""
+        leaves = (pathlib.Path(leaf) for leaf in lab.census(nodes.yard.directory)["cgroups"])
+        (events,) = filter(pathlib.Path.exists, (leaf / "cgroup.events" for leaf in leaves))
+        return "frozen 1" in events.read_text()
+
+    def shown(name):
+        return nodes.yard.json("--yard", nodes.yard.socket, "sandbox", "show", name)
+
+    with ry.Client(nodes.yard.socket, start=False) as client:
+        sandbox = client.sandbox(memory="32Mi", disk_limit="16Mi", cpu="10m", timeout=300, park_after=600)
+        sandbox.run("echo before > f; sleep 600 > /dev/null 2>&1 &")
+        before, paused = shown(sandbox.id), sandbox.pause()
+        for _ in range(2):
+            nodes.kill()
+            nodes.start()
+            told = lab.wait_until(lambda: (now := shown(sandbox.id))["state"] == "paused" and now, "it is paused")
+            assert frozen()
+            assert told["expires_at_us"] == before["expires_at_us"], "its deadline is what it was"
+        assert nodes.logs().count("taken over") >= 2
+        assert sandbox.resume(version=paused.version).version == paused.version + 1
+        assert not frozen()
+        run = nodes.yard.call("--yard", nodes.yard.socket, "exec", sandbox.id, "cat", "f")
+        assert run.stdout == "before\n"
+        # A call resumes it by itself, as ever.
+        sandbox.pause()
+        nodes.kill()
+        nodes.start()
+        lab.wait_until(lambda: shown(sandbox.id)["state"] == "paused", "it is paused")
+        assert sandbox.run("cat f").text == "before\n"
+        assert shown(sandbox.id)["state"] == "running"
+        assert sandbox.kill()
+
+
 def test_a_call_that_a_driver_lost_with_the_executor_is_neither_its_mistake_nor_the_tasks(nodes):
     """More sessions than are let fail in a row. Their calls wait for the node to come back."""
     ry = pytest.importorskip("rollyard", reason="pip install -e datasets/python")

@@ -22,14 +22,16 @@ use crate::clock::{began_at, boot_now, elapsed, wall_now};
 use crate::lifecycle::{At, Kill, Order, Phase, Progress};
 use crate::outputs::{self, CollectError};
 use crate::sandbox::Sandbox;
-use crate::sessions::{ActionLog, Ending, Leaving, Live, Parts, SAVED_QUEUE_MAX};
+use crate::sessions::{
+    ActionLog, Ending, FREEZE_TIMEOUT, Leaving, Live, NOTE_EVERY, Parts, Paused, SAVED_QUEUE_MAX,
+};
 use crate::storage::chain;
 use crate::workspace::SaveError;
 
 /// Between two looks at the kernel's counters.
 const SAMPLE_EVERY: Duration = Duration::from_secs(5);
 /// The same for one that stands still.
-const LOOK_PARKED_EVERY: Duration = Duration::from_secs(30);
+const LOOK_PARKED_EVERY: Duration = NOTE_EVERY;
 /// For the kernel to take every process of the sandbox.
 const KILL_TIMEOUT: Duration = Duration::from_secs(30);
 
@@ -103,6 +105,10 @@ impl Session<'_> {
             Ok(log) => log,
             Err(problem) => return self.not_begun(problem, &digest, sandbox),
         };
+        let paused = match &self.begun {
+            Some(_) => self.paused_again(sandbox.as_ref()).await,
+            None => None,
+        };
         let parts = Parts {
             at,
             node: sessions.node().clone(),
@@ -115,6 +121,7 @@ impl Session<'_> {
             saved,
             parked: self.order.parked.clone(),
             adopted: self.begun.is_some().then(boot_now),
+            paused,
             serves_others: self.order.keep,
         };
         let entered = sessions.enter(parts, sandbox);
@@ -178,6 +185,22 @@ impl Session<'_> {
         drop(entered);
         tokio::task::spawn_blocking(move || sessions.prune());
         (self.outcome(tally, &digest), sandbox)
+    }
+
+    /// One that stood still under the other executor went on only to be taken over and for its processes to
+    /// end: it stands still again.
+    async fn paused_again(&self, sandbox: &dyn Sandbox) -> Option<Paused> {
+        let paused = Paused::read(self.dir)?;
+        match sandbox.driven()?.freeze(FREEZE_TIMEOUT).await {
+            Ok(()) => Some(paused),
+            Err(error) => {
+                tracing::warn!(attempt = %self.order.attempt, %error, "it was paused, and goes on");
+                if let Err(error) = Paused::remove(self.dir) {
+                    tracing::warn!(attempt = %self.order.attempt, %error, "the next executor would pause it");
+                }
+                None
+            }
+        }
     }
 
     fn not_begun(
@@ -325,6 +348,7 @@ impl Session<'_> {
                         return Ended::Session(SessionEnd::Silent { idle });
                     }
                     if live.is_parked() {
+                        live.note_silence().await;
                         continue;
                     }
                     if let Some(stats) = live.stats().await {

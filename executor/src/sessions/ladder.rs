@@ -9,14 +9,16 @@ use rollout::outcome::{Parked, StoredLog};
 use rollout::plan::IdleMode;
 use rollout::{BootTime, Bytes};
 use rollout_wire::v1;
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout};
 
 use super::error::{Refusal, SandboxCode};
 use super::live::{Leaving, Live};
+use super::paused::Paused;
+use crate::clock::boot_now;
 use crate::workspace::SaveError;
 
 /// For every process to stand still.
-const FREEZE_TIMEOUT: Duration = Duration::from_secs(10);
+pub(crate) const FREEZE_TIMEOUT: Duration = Duration::from_secs(10);
 /// For memory to be given back. What is not by then stays where it is.
 const RECLAIM_TIMEOUT: Duration = Duration::from_secs(30);
 
@@ -55,13 +57,20 @@ pub(super) struct Ladder {
     reclaimed: Bytes,
     /// At this version it could not be parked: it is not tried again before the next.
     unparkable: Option<u64>,
+    /// When it had last been heard of as far as is written down.
+    heard_at: Option<Instant>,
 }
 
 impl Ladder {
     /// Of a session that goes on where it was parked, or at `adopted` from another executor: its versions
     /// are above every one that was told before. The time since boot, in microseconds, grows faster than
-    /// anything is paused and resumed.
-    pub(super) fn after(parked: Option<&Parked>, adopted: Option<BootTime>) -> Self {
+    /// anything is paused and resumed. One that stands still as the other executor left it (`paused`) is at
+    /// the version that was told then.
+    pub(super) fn after(parked: Option<&Parked>, adopted: Option<BootTime>, paused: Option<&Paused>) -> Self {
+        if let Some(&Paused { version, reclaimed, .. }) = paused {
+            let rung = if reclaimed > Bytes(0) { Rung::Reclaimed } else { Rung::Frozen };
+            return Self { rung, version, reclaimed, ..Self::default() };
+        }
         let parked = parked.map_or(0, |parked| parked.version + 1);
         Self { version: parked.saturating_add(adopted.map_or(0, |at| at.0)), ..Self::default() }
     }
@@ -126,6 +135,7 @@ impl Live {
             };
             self.unless_over(freezing).await?;
             ladder.step(Rung::Frozen, Bytes(0));
+            self.write_paused(&mut ladder);
             woken.as_mut().enable();
             (lent, ladder.version)
         };
@@ -144,6 +154,7 @@ impl Live {
         match reclaimed {
             Ok(Ok(bytes)) if bytes > Bytes(0) && ladder.version == reached => {
                 (ladder.rung, ladder.reclaimed) = (Rung::Reclaimed, bytes);
+                self.write_paused(&mut ladder);
             }
             Ok(Ok(_)) => {}
             // It stands still all the same: that is the rung it reached.
@@ -166,6 +177,9 @@ impl Live {
             let lent = self.lend_as_it_is().await?;
             lent.driven()?.thaw().map_err(|error| failed("letting its processes go on", &error))?;
             ladder.step(Rung::Running, Bytes(0));
+            if let Err(error) = Paused::remove(&self.dir) {
+                tracing::warn!(sandbox = %self.id(), %error, "the next executor would pause it");
+            }
             self.woken.notify_waiters();
         }
         Ok(ladder.reply())
@@ -268,13 +282,20 @@ impl Live {
         if ladder.version != reached || ladder.rung == Rung::Running {
             return Err(Refusal::new(SandboxCode::VersionConflict, "a call came before it was parked"));
         }
-        self.part(|| {
+        // Of the version that is told: if its end here is not seen through, it stands still at that.
+        let here = Paused { version: ladder.version + 1, ..self.as_paused(&ladder) };
+        self.write_down(here);
+        let parted = self.part(|| {
             if self.end.by_runner().is_err() {
                 return Err(Refusal::ended(&self.name()));
             }
             ladder.step(Rung::Parked, Bytes(0));
             Ok(Leaving { checkpoint, log, version: ladder.version })
-        })?;
+        });
+        if parted.is_err() {
+            self.write_paused(&mut ladder);
+        }
+        parted?;
         Ok(ladder.reply())
     }
 
@@ -282,6 +303,32 @@ impl Live {
         let refused = |error: SaveError| Refusal::new(SandboxCode::NotParkable, error.to_string());
         let checkpoint = self.save().await.map_err(refused)?;
         Ok((checkpoint, self.store_log().await?))
+    }
+
+    fn as_paused(&self, ladder: &Ladder) -> Paused {
+        let idle = u64::try_from(self.heard_at().elapsed().as_micros()).unwrap_or(u64::MAX);
+        let heard_at = BootTime(boot_now().0.saturating_sub(idle));
+        Paused { version: ladder.version, reclaimed: ladder.reclaimed, heard_at }
+    }
+
+    /// For the next executor, if this one is killed. Blocks for a moment, and is never half done.
+    fn write_paused(&self, ladder: &mut Ladder) {
+        ladder.heard_at = Some(self.heard_at());
+        self.write_down(self.as_paused(ladder));
+    }
+
+    fn write_down(&self, paused: Paused) {
+        if let Err(error) = paused.write(&self.dir) {
+            tracing::warn!(sandbox = %self.id(), %error, "the next executor would let it go on");
+        }
+    }
+
+    /// Writes down when it was last heard of, if it stands still and that has changed.
+    pub(crate) async fn note_silence(&self) {
+        let mut ladder = self.ladder.lock().await;
+        if matches!(ladder.rung, Rung::Frozen | Rung::Reclaimed) && ladder.heard_at != Some(self.heard_at()) {
+            self.write_paused(&mut ladder);
+        }
     }
 
     /// Nobody called for a while: down as far as its step lets it, unless somebody calls now.

@@ -24,10 +24,11 @@ use super::ending::{End, Ending};
 use super::error::{Refusal, SandboxCode};
 use super::ladder::Ladder;
 use super::log::ActionLog;
+use super::paused::Paused;
 use super::shell::Shells;
 use crate::attempt::{FREEZE_MAX, Tools};
 use crate::broker::serve::lock;
-use crate::clock::wall_now;
+use crate::clock::{began_at, wall_now};
 use crate::lifecycle::At;
 use crate::sandbox::{Driven, Sandbox};
 use crate::storage::chain;
@@ -47,6 +48,8 @@ pub(super) const BACKGROUND_MAX: usize = 256;
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(20);
 /// For a checkpoint to be taken by its runner.
 const HAND_OVER_TIMEOUT: Duration = Duration::from_secs(5);
+/// Of one that stands still it is written down when it was last heard of, so often at least.
+pub(crate) const NOTE_EVERY: Duration = Duration::from_secs(30);
 /// Checkpoints that wait to be told.
 pub(crate) const SAVED_QUEUE_MAX: usize = 16;
 
@@ -67,6 +70,8 @@ pub(crate) struct Parts {
     pub parked: Option<Parked>,
     /// When this executor took it over from one that was killed.
     pub adopted: Option<BootTime>,
+    /// It stands still, as that one left it.
+    pub paused: Option<Paused>,
     /// A later step goes on in its sandbox.
     pub serves_others: bool,
 }
@@ -177,11 +182,26 @@ impl Lent {
 
 impl Live {
     pub fn new(parts: Parts, sandbox: Box<dyn Sandbox>) -> Arc<Self> {
-        let Parts { at, node, step, plan, env, dir, tools, log, saved, parked, adopted, serves_others } =
-            parts;
+        let Parts {
+            at,
+            node,
+            step,
+            plan,
+            env,
+            dir,
+            tools,
+            log,
+            saved,
+            parked,
+            adopted,
+            paused,
+            serves_others,
+        } = parts;
         // What it was when an executor was killed is newer than what it was parked with.
         let claim = read_claim(&dir).or_else(|| parked.as_ref().and_then(|parked| parked.claim.clone()));
         let claim = claim.map_or_else(Claim::default, |claim| Claim::restored(&claim, Instant::now()));
+        let now = Instant::now();
+        let heard_at = paused.map_or(now, |paused| now.min(began_at(paused.heard_at) + NOTE_EVERY));
         let bounded = |max| Arc::new(Semaphore::new(max));
         Arc::new(Self {
             at,
@@ -193,13 +213,13 @@ impl Live {
             tools,
             log: Arc::new(log),
             shells: Shells::default(),
-            ladder: AsyncMutex::new(Ladder::after(parked.as_ref(), adopted)),
+            ladder: AsyncMutex::new(Ladder::after(parked.as_ref(), adopted, paused.as_ref())),
             starts: RwLock::default(),
             woken: Notify::new(),
             sandbox: Arc::new(RwLock::new(Some(sandbox))),
             claim: Mutex::new(claim),
             claim_file: Mutex::default(),
-            activity: Mutex::new(Activity { heard_at: Instant::now(), busy: 0 }),
+            activity: Mutex::new(Activity { heard_at, busy: 0 }),
             end: End::default(),
             closed: CancellationToken::new(),
             tasks: TaskTracker::new(),
@@ -336,6 +356,12 @@ impl Live {
     pub fn idle(&self) -> Duration {
         let activity = lock(&self.activity);
         if activity.busy > 0 { Duration::ZERO } else { activity.heard_at.elapsed() }
+    }
+
+    /// The last traffic; now, while somebody waits.
+    pub(super) fn heard_at(&self) -> Instant {
+        let activity = lock(&self.activity);
+        if activity.busy > 0 { Instant::now() } else { activity.heard_at }
     }
 
     /// When it ends if nobody calls it from now on.

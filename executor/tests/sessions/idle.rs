@@ -21,7 +21,7 @@ crate::sessions![
     what_it_ran_before_it_was_parked_is_told_once,
 ];
 
-async fn pause(driven: &Driven, version: Option<u64>) -> Result<v1::LifecycleReply, tonic::Status> {
+pub async fn pause(driven: &Driven, version: Option<u64>) -> Result<v1::LifecycleReply, tonic::Status> {
     let request = v1::PauseSandboxRequest {
         sandbox: driven.name.clone(),
         claim: driven.claim.clone(),
@@ -37,18 +37,18 @@ async fn park(driven: &Driven) -> Result<v1::LifecycleReply, tonic::Status> {
     driven.client.clone().pause(request).await.map(tonic::Response::into_inner)
 }
 
-async fn resume(driven: &Driven, version: Option<u64>) -> Result<v1::LifecycleReply, tonic::Status> {
+pub async fn resume(driven: &Driven, version: Option<u64>) -> Result<v1::LifecycleReply, tonic::Status> {
     let request =
         v1::ResumeSandboxRequest { sandbox: driven.name.clone(), claim: driven.claim.clone(), version };
     driven.client.clone().resume(request).await.map(tonic::Response::into_inner)
 }
 
 /// Whether its processes stand still, as the kernel says: looked at from outside, it wakes nobody.
-fn stands_still(lab: &Lab) -> bool {
+pub fn stands_still(data_dir: &std::path::Path) -> bool {
     let layout = std::fs::read_to_string("/proc/self/mountinfo").unwrap();
     let line = layout.lines().find(|line| line.contains(" - cgroup2 ")).unwrap();
     let v2 = line.split(' ').nth(4).unwrap();
-    let instance = executor::census::instance(&lab.yard.config.data_dir.canonicalize().unwrap());
+    let instance = executor::census::instance(&data_dir.canonicalize().unwrap());
     let parent = std::path::Path::new(v2).join("rollyard").join(instance);
     let leaf = std::fs::read_dir(parent).unwrap().flatten().find(|entry| entry.path().is_dir()).unwrap();
     std::fs::read_to_string(leaf.path().join("cgroup.events")).unwrap().contains("frozen 1")
@@ -63,11 +63,11 @@ async fn a_paused_sandbox_goes_on_at_the_next_call(lab: &mut Lab) {
         let paused = pause(&session, None).await.unwrap();
         assert!(["frozen", "reclaimed"].contains(&paused.rung.as_str()), "{paused:?}");
         assert_eq!((paused.version, paused.rung == "reclaimed"), (2 * turn + 1, paused.reclaimed_bytes > 0));
-        assert!(stands_still(lab));
+        assert!(stands_still(&lab.yard.config.data_dir));
         assert_eq!(pause(&session, None).await.unwrap(), paused, "there already");
         let said = session.done(&format!("sh{turn}"), in_shell("main", "echo $A", None)).await;
         assert_eq!(said.stdout, b"kept\n", "the caller sees only a delay");
-        assert!(!stands_still(lab));
+        assert!(!stands_still(&lab.yard.config.data_dir));
     }
     pause(&session, None).await.unwrap();
     assert_eq!(session.stat("n").await.unwrap().kind, "file");
@@ -154,13 +154,13 @@ async fn a_sandbox_nobody_calls_is_paused_by_itself(lab: &mut Lab) {
         .sandbox_with(|step| step.idle = Some(v1::Idle { park_after_ms: 100, mode: "freeze".to_owned() }))
         .await;
     sandbox.said("up", "(while :; do :; done) > /dev/null 2>&1 & echo up").await;
-    while !stands_still(lab) {
+    while !stands_still(&lab.yard.config.data_dir) {
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
     assert_eq!(sandbox.said("again", "echo again").await, "again");
     // What somebody waits for is not paused under them.
     assert_eq!(sandbox.said("long", "sleep 0.5; echo long").await, "long");
-    while !stands_still(lab) {
+    while !stands_still(&lab.yard.config.data_dir) {
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
     lab.finish(&sandbox).await;
@@ -244,7 +244,7 @@ async fn what_is_not_parked_after_all_goes_on(lab: &mut Lab) {
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
     assert_eq!(code(&park(&sandbox).await.unwrap_err()), "version_conflict");
-    assert!(!stands_still(lab));
+    assert!(!stands_still(&lab.yard.config.data_dir));
     assert_eq!(long.await.unwrap(), "long");
     lab.finish(&sandbox).await;
 
@@ -252,7 +252,7 @@ async fn what_is_not_parked_after_all_goes_on(lab: &mut Lab) {
     let sandbox = lab.sandbox_with(|step| step.outputs = outputs).await;
     let refused = park(&sandbox).await.unwrap_err();
     assert_eq!(code(&refused), "not_parkable", "{refused:?}");
-    assert!(refused.message().contains("outputs") && !stands_still(lab), "{refused:?}");
+    assert!(refused.message().contains("outputs") && !stands_still(&lab.yard.config.data_dir), "{refused:?}");
     sandbox.said("out", "echo > out; echo").await;
     lab.finish(&sandbox).await;
 }
