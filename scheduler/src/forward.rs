@@ -21,6 +21,7 @@ use rollout_wire::v1::sandboxes_server;
 use scheduler_core::sessions::Whereabouts;
 use tokio::sync::Semaphore;
 use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
 use tonic::Status;
 use tonic::body::Body;
 use tonic::codegen::http::{Request, Response};
@@ -40,6 +41,9 @@ pub const FORWARDED_CALLS_MAX: u32 = 4_096;
 
 /// How long the refusal of a call into a sandbox that is over waits for how it ended.
 const END_WAIT_MAX: Duration = Duration::from_secs(1);
+
+/// For calls that are nearly done, once the scheduler stops; the others are told then.
+const STOP_GRACE: Duration = Duration::from_millis(500);
 
 /// The calls that nodes answer, and where the first message of each has the name.
 const CALLS: [(&str, Place); 15] = [
@@ -95,10 +99,13 @@ impl Forwards {
     }
 
     pub(crate) async fn call(self, method: &str, request: Request<Body>) -> Response<Body> {
-        match self.forward(method, request).await {
-            Ok(response) => response,
-            Err(status) => status.into_http(),
-        }
+        let stop = self.service.jobs.stop.clone();
+        let forwarded = tokio::select! {
+            biased;
+            forwarded = self.forward(method, request) => forwarded,
+            () = stopped(stop) => Err(stopping()),
+        };
+        forwarded.unwrap_or_else(Status::into_http)
     }
 
     async fn forward(self, method: &str, request: Request<Body>) -> Result<Response<Body>, Status> {
@@ -106,6 +113,7 @@ impl Forwards {
             error.log();
             Status::from(error)
         };
+        let stop = self.service.jobs.stop.clone();
         let place = place(method).ok_or_else(|| Status::unimplemented("no such call"))?;
         let turn = self.places.clone().try_acquire_owned().map_err(|_| {
             let message = format!(
@@ -161,7 +169,9 @@ impl Forwards {
                 return Err(refused(error));
             }
             return match answered {
-                Ok(response) => Ok(response.map(|body| Body::new(Answer::new(body, node, turn)))),
+                Ok(response) => {
+                    Ok(response.map(|body| Body::new(Answer::new(body, node, turn, stop.clone()))))
+                }
                 Err(error) => {
                     if let Some(status) = broken.get() {
                         return Err(status.clone());
@@ -176,6 +186,17 @@ impl Forwards {
             };
         }
     }
+}
+
+/// Resolves once calls are cut.
+async fn stopped(stop: CancellationToken) {
+    stop.cancelled().await;
+    tokio::time::sleep(STOP_GRACE).await;
+}
+
+/// What their callers are told: the next scheduler may take them.
+fn stopping() -> Status {
+    ApiError::from(crate::inbox::Stopping).into()
 }
 
 /// Whether the deadline of the caller is over, and not the node gone. A connection that ends while a call waits

@@ -8,12 +8,14 @@ use std::task::{Context, Poll, ready};
 use http_body::{Frame, SizeHint};
 use rollout::NodeId;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio_util::sync::CancellationToken;
 use tonic::Status;
 use tonic::body::Body;
 use tonic::codegen::Bytes;
 use tonic::codegen::http::HeaderMap;
 
 use super::channels::node_lost;
+use super::{stopped, stopping};
 
 /// Bytes of one call that are kept until its node has taken it.
 const CALL_KEPT_BYTES_MAX: usize = 5 << 20;
@@ -182,12 +184,22 @@ pub(super) struct Answer {
     node: NodeId,
     /// It has ended, one way or the other.
     over: bool,
+    /// Resolves when the scheduler goes, and cuts it.
+    stopped: Pin<Box<dyn Future<Output = ()> + Send>>,
     _turn: OwnedSemaphorePermit,
 }
 
 impl Answer {
-    pub(super) fn new(body: Body, node: NodeId, turn: OwnedSemaphorePermit) -> Self {
-        Self { body, node, over: false, _turn: turn }
+    pub(super) fn new(body: Body, node: NodeId, turn: OwnedSemaphorePermit, stop: CancellationToken) -> Self {
+        Self { body, node, over: false, stopped: Box::pin(stopped(stop)), _turn: turn }
+    }
+
+    /// The last of it.
+    fn end(&mut self, status: &Status) -> Result<Frame<Bytes>, Status> {
+        self.over = true;
+        let mut trailers = HeaderMap::new();
+        status.add_header(&mut trailers)?;
+        Ok(Frame::trailers(trailers))
     }
 }
 
@@ -202,14 +214,14 @@ impl http_body::Body for Answer {
         if self.over {
             return Poll::Ready(None);
         }
+        if self.stopped.as_mut().poll(cx).is_ready() {
+            return Poll::Ready(Some(self.end(&stopping())));
+        }
         let frame = ready!(Pin::new(&mut self.body).poll_frame(cx));
         if let Some(Err(broken)) = &frame {
-            self.over = true;
             let why = rollout::text::shown(broken.message(), 200);
             let status = Status::from(node_lost(&self.node, &format!("it broke off its answer ({why})")));
-            let mut trailers = HeaderMap::new();
-            status.add_header(&mut trailers)?;
-            return Poll::Ready(Some(Ok(Frame::trailers(trailers))));
+            return Poll::Ready(Some(self.end(&status)));
         }
         Poll::Ready(frame)
     }
