@@ -25,12 +25,14 @@ mod log;
 mod past;
 mod paused;
 pub(crate) mod pressure;
+mod reached;
 mod record;
 mod run;
 mod service;
 mod shell;
 mod streams;
 mod transfers;
+mod unread;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};

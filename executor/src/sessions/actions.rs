@@ -47,18 +47,18 @@ fn payload_sha256(request: &v1::ActRequest) -> String {
     hex::encode(Sha256::digest(bare.encode_to_vec()))
 }
 
-fn check_id(id: &str) -> Result<(), Refusal> {
+pub(super) fn check_id(field: &str, id: &str) -> Result<(), Refusal> {
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'_' | b'-');
     if (1..=128).contains(&id.len()) && id.bytes().all(plain) {
         return Ok(());
     }
-    Err(Refusal::bad("action_id", "1 to 128 of [a-zA-Z0-9._-]"))
+    Err(Refusal::bad(field, "1 to 128 of [a-zA-Z0-9._-]"))
 }
 
 /// Does one action, or tells what became of it before.
 pub(super) async fn act(live: &Arc<Live>, request: v1::ActRequest) -> Result<v1::ActReply, Refusal> {
     live.check_claim(&request.claim)?;
-    check_id(&request.action_id)?;
+    check_id("action_id", &request.action_id)?;
     let payload = payload_sha256(&request);
     let _busy = live.busy()?;
     // A limit that is full is told before anything is recorded: the same id may be sent again.
@@ -148,7 +148,7 @@ pub(super) async fn act_past(
     name: &str,
     request: &v1::ActRequest,
 ) -> Result<v1::ActReply, Refusal> {
-    check_id(&request.action_id)?;
+    check_id("action_id", &request.action_id)?;
     match log.known(&request.action_id, &payload_sha256(request))? {
         Some(ordinal) => repeated(log, ordinal).await,
         None => Err(Refusal::ended(name)),

@@ -66,6 +66,8 @@ codes! {
     WorkspaceFull "workspace_full" ResourceExhausted "remove something, or ask for a larger limit.disk";
     /// The program, its directory or its user is not there.
     CommandNotStarted "command_not_started" FailedPrecondition "";
+    /// No process of that name waits for its client.
+    ExecLost "exec_lost" FailedPrecondition "look at what it would have done; what it did by then stays";
     /// Nothing listens there.
     PortRefused "port_refused" Unavailable "listen on 127.0.0.1 or ::1 inside the sandbox first";
     /// The lifecycle is at another version.

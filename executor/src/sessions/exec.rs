@@ -1,5 +1,6 @@
 //! A process with its streams, driven live. Nothing is recorded. What the client does not take stays in the
-//! pipes, and the process waits; when the client is gone its tree is killed, unless it is to go on alone.
+//! pipes, and the process waits; when the client is gone its tree is killed, unless it is to go on alone. Between
+//! one that has a name and its client is a relay, which waits for a client that is away.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -13,6 +14,7 @@ use tonic::{Status, Streaming};
 use super::commands;
 use super::error::Refusal;
 use super::live::{Busy, EXECS_MAX, Live};
+use super::reached;
 use super::run::{end_tree, io_failed, leave, start};
 use super::streams::{CHUNK_BYTES, Stream};
 use crate::sandbox::Exit;
@@ -53,6 +55,18 @@ pub(super) async fn exec(
     live: &Arc<Live>,
     begin: v1::ExecStart,
     inputs: Streaming<v1::ExecInput>,
+) -> Result<Outputs, Refusal> {
+    if begin.exec_id.is_empty() {
+        return self::begin(live, begin, Some(inputs)).await;
+    }
+    reached::exec(live, begin, inputs).await
+}
+
+/// Without inputs its standard input is at its end.
+pub(super) async fn begin(
+    live: &Arc<Live>,
+    begin: v1::ExecStart,
+    inputs: Option<Streaming<v1::ExecInput>>,
 ) -> Result<Outputs, Refusal> {
     let permit = Live::permit(&live.limits.execs, "processes with streams", "EXECS_MAX", EXECS_MAX)?;
     let busy = Some(live.busy()?);
@@ -134,7 +148,7 @@ enum Stop {
 }
 
 impl Exec {
-    async fn serve(mut self, inputs: Streaming<v1::ExecInput>) {
+    async fn serve(mut self, inputs: Option<Streaming<v1::ExecInput>>) {
         let mut stop = self.attended(inputs).await;
         if let Stop::ClientGone(None) = &stop
             && self.detach
@@ -174,13 +188,13 @@ impl Exec {
     }
 
     /// While the client is there.
-    async fn attended(&mut self, mut inputs: Streaming<v1::ExecInput>) -> Stop {
+    async fn attended(&mut self, mut inputs: Option<Streaming<v1::ExecInput>>) -> Stop {
         let Self { live, process, stdin, stdout, stderr, deadline, outputs, .. } = self;
         let exit = process.wait();
         tokio::pin!(exit);
         let mut buffers = [vec![0; CHUNK_BYTES], vec![0; CHUNK_BYTES]];
         let (mut pending, mut sent) = (Vec::new(), 0usize);
-        let (mut has_inputs, mut closes) = (true, false);
+        let (mut has_inputs, mut closes) = (inputs.is_some(), inputs.is_none());
         loop {
             let writes = sent < pending.len() && !stdin.is_over();
             if !writes && closes {
@@ -208,7 +222,7 @@ impl Exec {
                         }
                     }
                 }
-                input = inputs.message(), if has_inputs && pending.len() - sent < STDIN_PENDING_MAX => {
+                input = next_input(&mut inputs), if has_inputs && pending.len() - sent < STDIN_PENDING_MAX => {
                     live.touch();
                     let input = match input {
                         Ok(input) => input,
@@ -254,8 +268,14 @@ impl Exec {
                                 tracing::debug!(%error, "signal not sent");
                             }
                         }
-                        Some(Input::Start(_)) | None => {
-                            let refusal = Refusal::bad("input", "`start` is the first input, and no other");
+                        Some(Input::HangUp(hangs_up)) => {
+                            if hangs_up {
+                                return Stop::ClientGone(None);
+                            }
+                        }
+                        Some(Input::Start(_) | Input::Received(_)) | None => {
+                            let words = "`start` is the first input, and no other; `received` needs its `exec_id`";
+                            let refusal = Refusal::bad("input", words);
                             return Stop::ClientGone(Some(refusal));
                         }
                     }
@@ -292,6 +312,13 @@ impl Exec {
                 }
             }
         }
+    }
+}
+
+async fn next_input(inputs: &mut Option<Streaming<v1::ExecInput>>) -> Result<Option<v1::ExecInput>, Status> {
+    match inputs {
+        Some(inputs) => inputs.message().await,
+        None => std::future::pending().await,
     }
 }
 

@@ -25,6 +25,7 @@ use super::error::{Refusal, SandboxCode};
 use super::ladder::Ladder;
 use super::log::ActionLog;
 use super::paused::Paused;
+use super::reached::Reached;
 use super::shell::Shells;
 use crate::attempt::{FREEZE_MAX, Tools};
 use crate::broker::serve::lock;
@@ -106,6 +107,7 @@ pub(crate) struct Live {
     tools: Tools,
     pub(super) log: Arc<ActionLog>,
     pub(super) shells: Shells,
+    pub(super) reached: Reached,
     pub(super) ladder: AsyncMutex<Ladder>,
     /// Read: a process is being started, which init must be able to do. Write: it may be paused. Taken
     /// before the ladder.
@@ -213,6 +215,7 @@ impl Live {
             tools,
             log: Arc::new(log),
             shells: Shells::default(),
+            reached: Reached::default(),
             ladder: AsyncMutex::new(Ladder::after(parked.as_ref(), adopted, paused.as_ref())),
             starts: RwLock::default(),
             woken: Notify::new(),

@@ -17,6 +17,8 @@ crate::sessions![
     descriptors_that_run_out_are_refused_by_name,
     a_signal_is_heard_behind_input_that_nobody_takes,
     a_reader_that_is_slow_holds_up_no_end_and_is_told,
+    a_client_whose_call_broke_off_goes_on_with_the_next_byte,
+    a_named_process_is_begun_once,
     a_process_ends_at_its_deadline,
     a_port_is_forwarded_both_ways,
     nothing_leads_to_the_sockets_of_the_executor,
@@ -62,6 +64,23 @@ impl Exec {
                 exec_output::Output::Stdout(bytes) => out.extend(bytes),
                 exec_output::Output::Stderr(bytes) => err.extend(bytes),
                 exec_output::Output::Ended(ended) => {
+                    assert!(self.outputs.message().await.unwrap().is_none(), "the last");
+                    return (out, err, ended);
+                }
+            }
+        }
+    }
+
+    /// The same of one with a name, which waits for a word of its client.
+    pub async fn rest_named(mut self) -> (Vec<u8>, Vec<u8>, v1::ExecEnded) {
+        let (mut out, mut err) = (Vec::new(), Vec::new());
+        loop {
+            match self.next().await {
+                exec_output::Output::Started(_) => {}
+                exec_output::Output::Stdout(bytes) => out.extend(bytes),
+                exec_output::Output::Stderr(bytes) => err.extend(bytes),
+                exec_output::Output::Ended(ended) => {
+                    self.send(exec_input::Input::HangUp(true)).await;
                     assert!(self.outputs.message().await.unwrap().is_none(), "the last");
                     return (out, err, ended);
                 }
@@ -124,6 +143,94 @@ async fn a_process_is_fed_and_heard_while_it_runs(lab: &mut Lab) {
     let mut absent = start(&sandbox, "true");
     absent.user = "nobody-here".to_owned();
     assert_eq!(code(&Exec::new(&sandbox, absent).await.err().unwrap()), "command_not_started");
+    lab.finish(&sandbox).await;
+}
+
+/// Whatever was on its way when a call broke off comes again, and nothing else does.
+async fn a_client_whose_call_broke_off_goes_on_with_the_next_byte(lab: &mut Lab) {
+    let sandbox = lab.sandbox().await;
+    let script = "echo begun >> begun; i=0; while [ $i -lt 30000 ]; do i=$((i+1)); echo line $i; \
+                  [ $((i % 1000)) -eq 0 ] && echo err $i >&2; done; exit 5";
+    let mut begin = v1::ExecStart { exec_id: "count".to_owned(), ..start(&sandbox, script) };
+    let (mut out, mut err, mut broken) = (Vec::new(), Vec::new(), 0);
+    // A call whose inputs end in order has all it wants.
+    let mut open = Vec::new();
+    let ended = 'calls: loop {
+        let mut exec = Exec::new(&sandbox, begin.clone()).await.unwrap();
+        open.push(exec.inputs.clone());
+        let before = out.len() + err.len();
+        loop {
+            match exec.next().await {
+                exec_output::Output::Started(started) => assert!(started.pid > 1),
+                exec_output::Output::Stdout(bytes) => out.extend(bytes),
+                exec_output::Output::Stderr(bytes) => err.extend(bytes),
+                exec_output::Output::Ended(ended) => break 'calls ended,
+            }
+            let received =
+                v1::ExecReceived { stdout_bytes: out.len() as u64, stderr_bytes: err.len() as u64 };
+            begin.resume = Some(received);
+            // Every third call says what came: the rest is known by what it goes on behind.
+            if broken % 3 == 0 {
+                exec.send(exec_input::Input::Received(received)).await;
+            }
+            if out.len() + err.len() > before + 20_000 {
+                break;
+            }
+        }
+        broken += 1;
+    };
+    assert!(broken > 5, "{broken}");
+    let lines: String = (1..=30_000).map(|n| format!("line {n}\n")).collect();
+    let errors: String = (1..=30).map(|n| format!("err {n}000\n")).collect();
+    assert_eq!((String::from_utf8(out).unwrap(), String::from_utf8(err).unwrap()), (lines, errors));
+    assert_eq!(ended.exit_code, Some(5));
+    // Its end, too, is told again to a client that may not have heard it.
+    let mut again = Exec::new(&sandbox, begin.clone()).await.unwrap();
+    assert!(matches!(again.next().await, exec_output::Output::Started(_)));
+    assert_eq!(again.next().await, exec_output::Output::Ended(ended));
+    again.send(exec_input::Input::HangUp(true)).await;
+    assert!(again.outputs.message().await.unwrap().is_none());
+    let lost = Exec::new(&sandbox, begin).await.err().unwrap();
+    assert_eq!(code(&lost), "exec_lost");
+    assert_eq!(sandbox.said("times", "wc -l < begun").await, "1");
+    lab.finish(&sandbox).await;
+}
+
+async fn a_named_process_is_begun_once(lab: &mut Lab) {
+    let sandbox = lab.sandbox().await;
+    let named = |id: &str, script: &str| v1::ExecStart { exec_id: id.to_owned(), ..start(&sandbox, script) };
+    let work = named("work", "echo begun >> begun; echo up; sleep 1000");
+    let mut first = Exec::new(&sandbox, work.clone()).await.unwrap();
+    first.until("up\n").await;
+    // A call that was sent again finds it, though the first has not broken off.
+    let mut second = Exec::new(&sandbox, work.clone()).await.unwrap();
+    second.until("up\n").await;
+    assert!(first.outputs.message().await.unwrap().is_none(), "the client is at the other");
+    let known = v1::ExecReceived { stdout_bytes: 2, stderr_bytes: 0 };
+    let resumed = v1::ExecStart { resume: Some(known), ..work.clone() };
+    let mut half = Exec::new(&sandbox, resumed).await.unwrap();
+    assert_eq!(code(&half.outputs.message().await.unwrap_err()), "bad_request");
+    // It goes on while nobody is there, until somebody says that nobody comes back.
+    let mut third = Exec::new(&sandbox, work).await.unwrap();
+    third.until("up\n").await;
+    assert_eq!(sandbox.said("runs", "ps -e | grep -c sleep; wc -l < begun").await, "1\n1");
+    third.send(exec_input::Input::HangUp(true)).await;
+    while third.outputs.message().await.unwrap().is_some() {}
+    let gone = "while ps -e | grep -q sleep; do sleep 0.01; done; echo gone";
+    assert_eq!(sandbox.said("gone", gone).await, "gone");
+    for (id, problem) in [("no/name", "bad_request"), ("absent", "exec_lost")] {
+        let resume = Some(v1::ExecReceived::default());
+        let refused = Exec::new(&sandbox, v1::ExecStart { resume, ..named(id, "true") }).await;
+        assert_eq!(code(&refused.err().unwrap()), problem);
+    }
+    let pty = Some(v1::PtySize { columns: 80, rows: 24 });
+    let refused = Exec::new(&sandbox, v1::ExecStart { pty, ..named("pty", "true") }).await;
+    assert_eq!(code(&refused.err().unwrap()), "bad_request");
+    // A program that is not there takes no name.
+    let absent = v1::ExecStart { user: "nobody-here".to_owned(), ..named("absent", "true") };
+    assert_eq!(code(&Exec::new(&sandbox, absent).await.err().unwrap()), "command_not_started");
+    let (out, _, ended) = Exec::new(&sandbox, named("absent", "echo now")).await.unwrap().rest_named().await;
+    assert_eq!((out.as_slice(), ended.exit_code), (&b"now\n"[..], Some(0)));
     lab.finish(&sandbox).await;
 }
 

@@ -138,6 +138,11 @@ impl Client {
         Error::from_status(&status, &self.url.to_string())
     }
 
+    /// Of a call that ended without a word.
+    pub fn cut_off(&self, message: &str) -> Error {
+        Error::Broken { url: self.url.to_string(), message: message.to_owned() }
+    }
+
     /// The answer of a call, or its status as an error.
     pub fn done<T>(&self, reply: Result<tonic::Response<T>, tonic::Status>) -> Result<T, Error> {
         reply.map(tonic::Response::into_inner).map_err(|status| self.failed(status))

@@ -24,6 +24,10 @@ const CAUSES_MAX: usize = 8;
 const STOPPING: &str = "stopping";
 /// The code of a command that never ran.
 pub const COMMAND_NOT_STARTED: &str = "command_not_started";
+/// The code of a process that its client does not find again.
+pub const EXEC_LOST: &str = "exec_lost";
+/// The code of a node that is away, and may come back with its sandboxes.
+pub const NODE_LOST: &str = "node_lost";
 /// The code of a session that somebody else drives: nobody does from here.
 const CLAIM_LOST: &str = "claim_lost";
 
@@ -129,6 +133,11 @@ pub enum Error {
     CopyExists { path: PathBuf },
     #[error("{problem}")]
     BadCopy { problem: &'static str },
+    #[error(
+        "nobody knows how the command ended{}: the yard or its node was lost under it",
+        if *begun { "" } else { ", or whether it ran" }
+    )]
+    OutcomeUnknown { begun: bool, why: String },
     #[error("standard input is no terminal")]
     NoTerminal,
     #[error("the terminal cannot be switched")]
@@ -194,6 +203,11 @@ impl Error {
         }
     }
 
+    /// Whether nobody answered, or the node of a sandbox is away: the same call may be answered later.
+    pub fn may_pass(&self) -> bool {
+        self.is_silence() || self.code() == NODE_LOST
+    }
+
     /// Of a job that did not end well. `own_yard`: its yard ends with the command.
     pub fn ended(job: &crate::view::Job, own_yard: bool) -> Self {
         let reason = job.reason.clone().or_else(|| job.failure_message.clone());
@@ -251,6 +265,7 @@ impl Error {
             Self::CopyTooLarge { .. } => "copy_too_large",
             Self::CopyExists { .. } => "output_exists",
             Self::BadCopy { .. } => "bad_usage",
+            Self::OutcomeUnknown { .. } => "outcome_unknown",
             Self::NoTerminal => "no_terminal",
             Self::Terminal(_) => "no_terminal",
             Self::Interrupted => "interrupted",
@@ -302,6 +317,9 @@ impl Error {
             Self::CopyTooLarge { .. } => "copy parts of it, or an archive".to_owned(),
             Self::CopyExists { .. } => "name another, or remove it first".to_owned(),
             Self::BadCopy { .. } => "write SANDBOX:PATH for one of the two".to_owned(),
+            Self::OutcomeUnknown { .. } => {
+                "look at what it would have done in the sandbox; it is never begun again by itself".to_owned()
+            }
             Self::NoTerminal | Self::Terminal(_) => {
                 "use `rollyard exec SANDBOX -- COMMAND`, with -i to pass standard input on".to_owned()
             }
@@ -349,6 +367,7 @@ impl Error {
             Self::Refused { exit, .. } | Self::Service { exit, .. } => *exit,
             Self::Export { source: datasets::export::Error::NoTables { .. }, .. } => ExitStatus::BadInput,
             Self::Interrupted => ExitStatus::Interrupted,
+            Self::OutcomeUnknown { .. } => ExitStatus::Unknown,
             Self::CellsFailed { exit, .. } => ExitStatus::ALL
                 .into_iter()
                 .find(|status| status.code() == *exit)
@@ -386,6 +405,7 @@ impl Error {
             // transport that say nothing.
             Self::Unreachable { source, .. } => return vec![last_cause(&**source)],
             Self::Broken { message, .. } if !message.is_empty() => vec![message.clone()],
+            Self::OutcomeUnknown { why, .. } => vec![why.clone()],
             Self::JobEnded { reason, .. } if !reason.is_empty() => vec![reason.clone()],
             _ => Vec::new(),
         };

@@ -17,18 +17,21 @@ pub enum ExitStatus {
     HostCannot,
     /// Ended by Ctrl-C or SIGTERM.
     Interrupted,
+    /// Of a command in a sandbox nobody knows how it ended, or whether it ran.
+    Unknown,
     /// Of a command in a sandbox, passed on.
     Passed(u8),
 }
 
 impl ExitStatus {
     /// Those that are this program's own.
-    pub const ALL: [Self; 6] = [
+    pub const ALL: [Self; 7] = [
         Self::Success,
         Self::Failure,
         Self::BadInput,
         Self::Unreachable,
         Self::HostCannot,
+        Self::Unknown,
         Self::Interrupted,
     ];
 
@@ -39,6 +42,7 @@ impl ExitStatus {
             Self::BadInput => 2,
             Self::Unreachable => 3,
             Self::HostCannot => 4,
+            Self::Unknown => 125,
             Self::Interrupted => 130,
             Self::Passed(code) => code,
         }
@@ -52,6 +56,9 @@ impl ExitStatus {
             Self::BadInput => "the command line, the spec or a file it names is wrong; nothing was started",
             Self::Unreachable => "no yard answers",
             Self::HostCannot => "this host cannot do it: privileges, kernel or cgroups are missing",
+            Self::Unknown => {
+                "nobody knows how a command in a sandbox ended: the yard or its node was lost under it"
+            }
             Self::Interrupted => {
                 "Ctrl-C or SIGTERM came first; `dev`, `scheduler` and `executor` end with 0 then"
             }

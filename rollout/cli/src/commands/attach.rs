@@ -11,6 +11,7 @@ use tokio::sync::mpsc;
 use super::Context;
 use super::exec::{Streams, converse, status};
 use super::logs::Printer;
+use super::patience::Patience;
 use super::sandbox::named;
 use super::specs::fresh_key;
 use crate::args::sandboxes::Attach;
@@ -88,7 +89,9 @@ async fn feed(context: &Context, args: &Attach, shell: &str) -> Result<ExitStatu
             payload: Some(act_request::Payload::Run(run)),
         };
         ordinal += 1;
-        let reply = client.done(client.sandboxes().act(request).await)?;
+        // The same action is done once, however often it is sent.
+        let act = async || client.done(client.sandboxes().act(request.clone()).await);
+        let reply = Patience::with_nodes(&context.talk).through(act).await?;
         let result = result(reply)?;
         print(context, &mut printer, command, &result)?;
         ended = status(result.exit_code, result.signal);
@@ -103,8 +106,7 @@ fn result(reply: ActReply) -> Result<ActResult, Error> {
         exit: ExitStatus::Failure,
     };
     if reply.state == "unknown" {
-        let message = "nobody knows whether the command ran: its node lost it under way".to_owned();
-        return Err(refused("outcome_unknown".to_owned(), message));
+        return Err(Error::OutcomeUnknown { begun: false, why: "its node lost it under way".to_owned() });
     }
     let result =
         reply.result.ok_or_else(|| Error::BadAnswer { problem: "a command without its result".into() })?;

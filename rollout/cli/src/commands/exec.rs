@@ -1,5 +1,7 @@
 //! `exec`: a process in a sandbox with the streams of this one.
 
+mod again;
+
 use std::io::{self, IsTerminal, Read};
 
 use rollout_wire::v1::{Argv, ExecEnded, ExecInput, ExecStart, PtySize, exec_input, exec_output, exec_start};
@@ -52,7 +54,11 @@ pub async fn exec(context: &Context, args: Exec) -> Result<ExitStatus, Error> {
         ..ExecStart::default()
     };
     let streams = Streams { stdin: args.interactive, tty: args.tty, raw: args.raw };
-    converse(context, &client, start, streams).await.map_err(|error| match error {
+    let done = match streams {
+        Streams { stdin: false, tty: false, raw } => again::run(context, &client, start, raw).await,
+        streams => converse(context, &client, start, streams).await,
+    };
+    done.map_err(|error| match error {
         Error::Refused { code, message, hint: None, exit } if is_text && code == COMMAND_NOT_STARTED => {
             let hint =
                 "that is one word with spaces: `rollyard exec SANDBOX -- sh -c '...'` has a shell read it";

@@ -7,6 +7,8 @@ use crate::talk::Talk;
 
 /// The longest silence of a yard that a command with something to wait for bears.
 pub const SILENCE_MAX: Duration = Duration::from_mins(1);
+/// The longest time that a node may be away, for a command that bears with that.
+const NODE_AWAY_MAX: Duration = Duration::from_secs(30);
 /// The first pause between two tries. Each is twice the one before.
 const PAUSE_FIRST: Duration = Duration::from_millis(200);
 const PAUSE_MAX: Duration = Duration::from_secs(3);
@@ -17,19 +19,26 @@ const SAY_AFTER: Duration = Duration::from_secs(1);
 #[derive(Debug)]
 pub struct Patience<'a> {
     talk: &'a Talk,
+    with_nodes: bool,
     silence: Option<Silence>,
 }
 
 #[derive(Debug)]
 struct Silence {
     since: Instant,
+    max: Duration,
     next_pause: Duration,
     said: bool,
 }
 
 impl<'a> Patience<'a> {
     pub const fn new(talk: &'a Talk) -> Self {
-        Self { talk, silence: None }
+        Self { talk, with_nodes: false, silence: None }
+    }
+
+    /// Also with a node that is away, for 30 s.
+    pub const fn with_nodes(talk: &'a Talk) -> Self {
+        Self { talk, with_nodes: true, silence: None }
     }
 
     /// The yard answered.
@@ -46,20 +55,28 @@ impl<'a> Patience<'a> {
     }
 
     fn pause_at(&mut self, now: Instant, error: Error) -> Result<Duration, Error> {
-        if !error.is_silence() {
-            return Err(error);
-        }
-        let silence =
-            self.silence.get_or_insert(Silence { since: now, next_pause: PAUSE_FIRST, said: false });
-        let left = SILENCE_MAX.saturating_sub(now - silence.since);
+        let max = match () {
+            () if error.is_silence() => SILENCE_MAX,
+            () if self.with_nodes && error.may_pass() => NODE_AWAY_MAX,
+            () => return Err(error),
+        };
+        // The yard came back, and its node is yet to come: each has its own time.
+        let silence = self.silence.take().filter(|silence| silence.max == max);
+        let silence = self.silence.insert(silence.unwrap_or(Silence {
+            since: now,
+            max,
+            next_pause: PAUSE_FIRST,
+            said: false,
+        }));
+        let left = max.saturating_sub(now - silence.since);
         if left.is_zero() {
             return Err(error);
         }
         if !silence.said && now - silence.since >= SAY_AFTER {
             silence.said = true;
-            let most = SILENCE_MAX.as_secs();
+            let (who, most) = (if max == SILENCE_MAX { "yard" } else { "node" }, max.as_secs());
             self.talk.say(&format!(
-                "the yard does not answer: waiting up to {most} s for it ({})",
+                "the {who} does not answer: waiting up to {most} s for it ({})",
                 rollout::text::shown(&error.to_string(), 300)
             ));
         }

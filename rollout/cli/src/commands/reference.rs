@@ -36,6 +36,8 @@ pub fn markdown() -> String {
     out.push_str(
         "\n`exec` and `attach` end with the exit code of the command, with 128 and the signal if one killed\n\
          it. A command that is not there ends with 127, one that cannot be run with 126 (`command_not_started`);\n\
+         one of which nobody knows how it ended, with 125 (`outcome_unknown`). `exec` without `-i` and `-t`\n\
+         goes on, output and all, when the yard is back within 60 s; `attach --shell` too;\n\
          an error of their own is told on standard error, as ever.\n",
     );
     out.push_str("\n## Global options\n\n");

@@ -244,7 +244,6 @@ impl Sandboxes for One {
             let message = format!("session {SESSION} is not held by this claim");
             return Err(told(Code::FailedPrecondition, "claim_lost", &message));
         }
-        self.seen().execs.push(start);
         let mut child = tokio::process::Command::new(&argv.items[0])
             .args(&argv.items[1..])
             .stdin(Stdio::piped())
@@ -253,8 +252,13 @@ impl Sandboxes for One {
             .kill_on_drop(true)
             .spawn()
             .map_err(|error| told(Code::FailedPrecondition, "command_not_started", &error.to_string()))?;
-        let (mut stdin, mut stdout, mut stderr) =
-            (child.stdin.take(), child.stdout.take().expect("piped"), child.stderr.take().expect("piped"));
+        let has_input = start.exec_id.is_empty();
+        self.seen().execs.push(start);
+        let (mut stdin, mut stdout, mut stderr) = (
+            child.stdin.take().filter(|_| has_input),
+            child.stdout.take().expect("piped"),
+            child.stderr.take().expect("piped"),
+        );
         tokio::spawn(async move {
             while let Ok(Some(ExecInput { input: Some(input) })) = inputs.message().await {
                 match input {

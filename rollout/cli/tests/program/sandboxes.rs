@@ -239,7 +239,7 @@ fn a_persistent_shell_is_fed_line_by_line() {
     let ran = fed(&yard, &["attach", SANDBOX, "--shell", "main", "--timeout", "9s"], b"one\n\n  \nthree\r\n");
     assert_eq!((ran.status.code(), ran.stdout.as_slice()), (Some(5), &b"one\nthree\n"[..]));
     let ran = fed(&yard, &["attach", SANDBOX, "--shell", "main"], b"one\nlost\nnever\n");
-    assert_eq!(ran.status.code(), Some(1));
+    assert_eq!(ran.status.code(), Some(125));
     assert!(String::from_utf8_lossy(&ran.stderr).starts_with("error[outcome_unknown]: "));
     let ran = fed(&yard, &["attach", SANDBOX, "--shell", "main", "--output", "json"], b"one");
     let told: Value = serde_json::from_slice(&ran.stdout).expect("JSON");

@@ -429,21 +429,33 @@ class Action(_message.Message):
     def __init__(self, ordinal: _Optional[int] = ..., action_id: _Optional[str] = ..., payload_sha256: _Optional[str] = ..., state: _Optional[str] = ..., result: _Optional[_Union[ActResult, _Mapping]] = ...) -> None: ...
 
 class ExecInput(_message.Message):
-    __slots__ = ("start", "stdin", "close_stdin", "resize", "signal")
+    __slots__ = ("start", "stdin", "close_stdin", "resize", "signal", "received", "hang_up")
     START_FIELD_NUMBER: _ClassVar[int]
     STDIN_FIELD_NUMBER: _ClassVar[int]
     CLOSE_STDIN_FIELD_NUMBER: _ClassVar[int]
     RESIZE_FIELD_NUMBER: _ClassVar[int]
     SIGNAL_FIELD_NUMBER: _ClassVar[int]
+    RECEIVED_FIELD_NUMBER: _ClassVar[int]
+    HANG_UP_FIELD_NUMBER: _ClassVar[int]
     start: ExecStart
     stdin: bytes
     close_stdin: bool
     resize: PtySize
     signal: int
-    def __init__(self, start: _Optional[_Union[ExecStart, _Mapping]] = ..., stdin: _Optional[bytes] = ..., close_stdin: bool = ..., resize: _Optional[_Union[PtySize, _Mapping]] = ..., signal: _Optional[int] = ...) -> None: ...
+    received: ExecReceived
+    hang_up: bool
+    def __init__(self, start: _Optional[_Union[ExecStart, _Mapping]] = ..., stdin: _Optional[bytes] = ..., close_stdin: bool = ..., resize: _Optional[_Union[PtySize, _Mapping]] = ..., signal: _Optional[int] = ..., received: _Optional[_Union[ExecReceived, _Mapping]] = ..., hang_up: bool = ...) -> None: ...
+
+class ExecReceived(_message.Message):
+    __slots__ = ("stdout_bytes", "stderr_bytes")
+    STDOUT_BYTES_FIELD_NUMBER: _ClassVar[int]
+    STDERR_BYTES_FIELD_NUMBER: _ClassVar[int]
+    stdout_bytes: int
+    stderr_bytes: int
+    def __init__(self, stdout_bytes: _Optional[int] = ..., stderr_bytes: _Optional[int] = ...) -> None: ...
 
 class ExecStart(_message.Message):
-    __slots__ = ("sandbox", "claim", "shell", "argv", "env", "cwd", "user", "pty", "timeout_ms", "detach")
+    __slots__ = ("sandbox", "claim", "shell", "argv", "env", "cwd", "user", "pty", "timeout_ms", "detach", "exec_id", "resume")
     class EnvEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -461,6 +473,8 @@ class ExecStart(_message.Message):
     PTY_FIELD_NUMBER: _ClassVar[int]
     TIMEOUT_MS_FIELD_NUMBER: _ClassVar[int]
     DETACH_FIELD_NUMBER: _ClassVar[int]
+    EXEC_ID_FIELD_NUMBER: _ClassVar[int]
+    RESUME_FIELD_NUMBER: _ClassVar[int]
     sandbox: str
     claim: str
     shell: str
@@ -471,7 +485,9 @@ class ExecStart(_message.Message):
     pty: PtySize
     timeout_ms: int
     detach: bool
-    def __init__(self, sandbox: _Optional[str] = ..., claim: _Optional[str] = ..., shell: _Optional[str] = ..., argv: _Optional[_Union[_nodes_pb2.Argv, _Mapping]] = ..., env: _Optional[_Mapping[str, str]] = ..., cwd: _Optional[str] = ..., user: _Optional[str] = ..., pty: _Optional[_Union[PtySize, _Mapping]] = ..., timeout_ms: _Optional[int] = ..., detach: bool = ...) -> None: ...
+    exec_id: str
+    resume: ExecReceived
+    def __init__(self, sandbox: _Optional[str] = ..., claim: _Optional[str] = ..., shell: _Optional[str] = ..., argv: _Optional[_Union[_nodes_pb2.Argv, _Mapping]] = ..., env: _Optional[_Mapping[str, str]] = ..., cwd: _Optional[str] = ..., user: _Optional[str] = ..., pty: _Optional[_Union[PtySize, _Mapping]] = ..., timeout_ms: _Optional[int] = ..., detach: bool = ..., exec_id: _Optional[str] = ..., resume: _Optional[_Union[ExecReceived, _Mapping]] = ...) -> None: ...
 
 class PtySize(_message.Message):
     __slots__ = ("columns", "rows")
