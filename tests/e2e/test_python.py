@@ -30,6 +30,7 @@ FAMILIES = [
     ry.TableError,
     ry.JobEndedError,
     ry.CommandError,
+    ry.StillRunning,
     ry.OutcomeUnknown,
     ry.ActionConflict,
     ry.SandboxGone,

@@ -196,6 +196,36 @@ def test_what_a_driver_holds_is_found_behind_a_place_that_is_free(client):
     assert sorted(row["reward"] for row in job.rows()) == [0.0, 1.0]
 
 
+@pytest.mark.parametrize("twin", [False, True])
+def test_a_driver_by_hand_that_comes_back_begins_with_what_it_holds(client, twin):
+    job = client.submit(spec("back", rows=4), table="out")
+    with ry.Client(client.url, start=False) as first:
+        sessions = first.job(job.id).sessions(driver="d", ttl=600)
+        taken = [next(sessions) for _ in range(3)]
+        taken[0].finish(reward=0.0)
+    held = [session.task.rollout for session in taken[1:]]
+    if twin:
+
+        async def come_back():
+            async with ry.AsyncClient(client.url, start=False) as other:
+                found = []
+                async for session in other.job(job.id).sessions(driver="d", ttl=600):
+                    found.append(session.task.rollout)
+                    await session.finish(reward=1.0)
+                return found
+
+        found = asyncio.run(come_back())
+    else:
+        found = []
+        for session in job.sessions(driver="d", ttl=600):
+            found.append(session.task.rollout)
+            session.finish(reward=1.0)
+    # Not when their claims end by themselves, and not behind the one that is free.
+    assert found[:2] == held and len(found) == 3
+    job.wait(timeout=lab.HANG_S)
+    assert sorted(row["reward"] for row in job.rows()) == [0.0, 1.0, 1.0, 1.0]
+
+
 def test_a_session_is_driven_by_hand(client):
     job = client.submit(spec("hand"), table="out")
     sessions = job.sessions(ttl=30)

@@ -165,6 +165,38 @@ def test_a_process_with_streams(sandbox):
         assert process.wait().timed_out
 
 
+def test_a_wait_for_a_process_has_an_end_and_the_process_runs_on(client, sandbox):
+    script = "echo one; read x; echo $x; exit 3"
+    with sandbox.start(script) as process:
+        pieces = iter(process)
+        assert next(pieces).data == b"one\n"
+        for timeout in (0, 0.2, "300ms"):
+            with pytest.raises(ry.StillRunning) as still:
+                process.wait(timeout=timeout)
+            assert still.value.code == "still_running" and isinstance(still.value, TimeoutError)
+        assert "300ms" not in str(still.value) and "0.3 s, and runs on" in str(still.value)
+        process.write(b"two\n")
+        # What came while nobody read it is not lost.
+        assert next(pieces).data == b"two\n"
+        assert process.wait(timeout=60).exit_code == 3
+        assert process.wait(timeout=0).exit_code == 3
+
+    async def twin():
+        async with ry.AsyncClient(client.url, start=False) as other:
+            box = other.open_sandbox(sandbox.id)
+            async with await box.start(script) as process:
+                pieces = aiter(process)
+                assert (await anext(pieces)).data == b"one\n"
+                for timeout in (0, 0.2):
+                    with pytest.raises(ry.StillRunning):
+                        await process.wait(timeout=timeout)
+                await process.write(b"two\n")
+                assert (await anext(pieces)).data == b"two\n"
+                assert (await process.wait(timeout=60)).exit_code == 3
+
+    asyncio.run(twin())
+
+
 def read_until(pieces, word):
     """What is written comes in pieces of any size."""
     text = b""

@@ -18,7 +18,8 @@ from . import errors
 from . import sandbox_calls as calls
 from .flow import Flow
 from .forward import AsyncForward
-from .quantities import Duration
+from .process import still_running
+from .quantities import Duration, seconds
 from .sandbox_calls import Command, Run, Where
 from .sandbox_views import CommandResult, ExitInfo, FileInfo, LifecycleInfo, SandboxInfo
 from .v1 import sandboxes_pb2 as wire
@@ -282,6 +283,7 @@ class AsyncProcess:
         self._client = client
         self._call = call
         self._sending = asyncio.Lock()
+        self._reading: asyncio.Task[wire.ExecOutput | None] | None = None
         self.end: ExitInfo | None = None
         self.pid = 0
 
@@ -292,7 +294,7 @@ class AsyncProcess:
             # Of a refusal the reader is told why.
             with contextlib.suppress(BrokenPipeError):
                 await process._put(first)
-            told = await process._next()
+            told = await process._read()
             if told is None or not told.HasField("started"):
                 raise errors.make("bad_answer", "a process began without a word about its start")
         except BaseException:
@@ -308,6 +310,14 @@ class AsyncProcess:
         await self.close()
 
     async def _next(self) -> wire.ExecOutput | None:
+        """Given up, what comes is for the next who asks: a read that is cancelled ends the call."""
+        if self._reading is None:
+            self._reading = asyncio.ensure_future(self._read())
+        told = await asyncio.shield(self._reading)
+        self._reading = None
+        return told
+
+    async def _read(self) -> wire.ExecOutput | None:
         async with self._client._errors():
             told = await self._call.read()
             return None if told is grpc.aio.EOF else told
@@ -333,12 +343,19 @@ class AsyncProcess:
                 stream = told.WhichOneof("output")
                 yield LogChunk(stream, getattr(told, stream), 0)
 
-    async def wait(self) -> ExitInfo:
+    async def wait(self, timeout: Duration | None = None) -> ExitInfo:
         """As `Process.wait`."""
-        async for _ in self:
-            pass
+        left = None if timeout is None else seconds(timeout, "timeout", may_be_zero=True)
+        try:
+            await asyncio.wait_for(self._ended(), left)
+        except asyncio.TimeoutError:
+            raise still_running(left) from None
         assert self.end is not None
         return self.end
+
+    async def _ended(self) -> None:
+        async for _ in self:
+            pass
 
     async def write(self, data: bytes) -> None:
         """As `Process.write`."""
@@ -360,6 +377,10 @@ class AsyncProcess:
     async def close(self) -> None:
         """As `Process.close`."""
         self._call.cancel()
+        if self._reading is not None:
+            self._reading.cancel()
+            await asyncio.gather(self._reading, return_exceptions=True)
+            self._reading = None
 
 
 async def create(client: AsyncClient, request: wire.CreateSandboxRequest) -> AsyncSandbox:

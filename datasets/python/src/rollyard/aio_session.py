@@ -134,11 +134,11 @@ class AsyncSession(AsyncBox):
 async def claimed(client: AsyncClient, job: str, driver: str | None, ttl: Duration) -> AsyncIterator[AsyncSession]:
     slots = Slots(driver)
     while True:
-        slot = slots.free()
-        reply = await client._run(calls.claim(job, slots.name(slot), ttl))
-        if reply.HasField("session"):
-            session = AsyncSession(client, reply.session, ttl)
-            slots.hold(slot, session.task)
+        slot, claim = slots.claim(job, ttl)
+        reply = await client._run(claim)
+        session = AsyncSession(client, reply.session, ttl) if reply.HasField("session") else None
+        slots.hold(slot, session.task if session else None)
+        if session is not None:
             yield session
         elif reply.drained:
             return

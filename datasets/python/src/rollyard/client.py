@@ -273,7 +273,7 @@ class JobHandle:
         """The sessions of the job that nobody drives, claimed one by one, until none will come.
 
         A claim ends `ttl` seconds after its last call or renewal; while a session is open it is
-        renewed. `driver` is [a-z0-9-]{1,255}: the same name gets back what it holds."""
+        renewed. `driver` is [a-z0-9-]{1,255}: the same name gets back what it holds, and that first."""
         return session.claimed(self._client, self.id, driver, ttl)
 
     def explain(self, step: str | None = None) -> list[str]:

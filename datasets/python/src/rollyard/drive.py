@@ -50,16 +50,20 @@ def rollout(solve: S) -> S:
 
 @dataclass
 class DriveInfo:
-    """What a drive came to."""
+    """What a drive came to, counted by runs of `solve`: a session that is tried again counts each time."""
 
     finished: int = 0
-    """Sessions that were finished, those with a problem among them."""
+    """Runs whose session this drive finished, by `s.finish`, by the end of `solve`, or with a problem: those of
+    `with_problem` are among them, unless their session was gone before that could be told."""
     with_problem: int = 0
-    """Sessions whose `solve` raised."""
+    """Runs whose `solve` raised. Its session is finished with the exception as its `problem`, unless it was
+    finished or gone before; a rollout with a problem has no valid reward."""
     left: int = 0
-    """Sessions that were left to the yard: their sandbox or their claim was lost."""
+    """Runs whose session was left to the yard: its sandbox ended or its claim was lost under `solve`. The yard
+    tries its step again if its retries allow, and that counts as another run."""
     problems: list[str] = field(default_factory=list)
-    """The first `PROBLEMS_MAX`, each with its rollout and its traceback."""
+    """Of the runs in `with_problem`, the first `PROBLEMS_MAX` (100): `ROLLOUT: ` and the exception, below it the
+    traceback without the frames of this package, 4,000 bytes at most."""
 
 
 def job_id(job: Any) -> str:

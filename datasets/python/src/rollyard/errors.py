@@ -16,6 +16,7 @@ DETAILS_METADATA = "grpc-status-details-bin"
 COMMAND_FAILED = "command_failed"
 YARD_UNREACHABLE = "yard_unreachable"
 NODE_LOST = "node_lost"
+STILL_RUNNING = "still_running"
 NOT_CONNECTED = "failed to connect"
 """How the transport begins its words where it got no connection."""
 
@@ -95,6 +96,10 @@ class CommandError(Error):
     result: CommandResult | None = None
 
 
+class StillRunning(Error, TimeoutError):
+    """A process that was waited for has not ended in time. It runs on."""
+
+
 class OutcomeUnknown(Error):
     """Nobody knows whether an action happened. It is never done again by itself."""
 
@@ -172,7 +177,8 @@ FAMILIES: dict[type[Error], tuple[str, ...]] = {
     TableError: ("no_tables", "table_unreadable"),
     JobEndedError: ("job_ended",),
     CommandError: (COMMAND_FAILED, "command_not_started"),
-    OutcomeUnknown: ("outcome_unknown",),
+    StillRunning: (STILL_RUNNING,),
+    OutcomeUnknown: ("outcome_unknown", "exec_lost"),
     ActionConflict: ("action_conflict",),
     SandboxGone: ("sandbox_ended", "sandbox_gone", "node_lost"),
     StartError: ("sandbox_not_started", "sandbox_start_timeout", "too_big_for_yard", "refused_by_every_node"),

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import collections
+import queue
 import threading
+import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from . import errors
 from . import sandbox_calls as calls
+from .quantities import Duration, seconds
 from .sandbox_views import ExitInfo
 from .v1 import sandboxes_pb2 as wire
 from .views import LogChunk
@@ -52,6 +55,10 @@ class Inputs:
             yield item
 
 
+def still_running(left: float | None) -> errors.Error:
+    return errors.make(errors.STILL_RUNNING, f"the process has not ended within {left:g} s, and runs on")
+
+
 class Process:
     """A process that runs while this is open: iterate over what it writes, then look at `end`.
 
@@ -64,6 +71,7 @@ class Process:
         self._inputs = Inputs()
         self._inputs.put(first)
         self._call: Any = client._talk(calls.SERVICE, "Exec", iter(self._inputs))
+        self._reading: queue.SimpleQueue[tuple[wire.ExecOutput | None, BaseException | None]] | None = None
         self.end: ExitInfo | None = None
         """How it ended; None while it runs."""
         try:
@@ -82,14 +90,37 @@ class Process:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _next(self) -> wire.ExecOutput | None:
-        with self._client._errors():
-            return next(self._call, None)
+    def _next(self, until: float | None = None) -> wire.ExecOutput | None:
+        """Raises `queue.Empty` at `until`; what comes then is for the next who asks."""
+        if until is None and self._reading is None:
+            with self._client._errors():
+                return next(self._call, None)
+        if self._reading is None:
+            self._reading = queue.SimpleQueue()
+            # The transport cannot be waited for with a deadline. It ends with the call.
+            threading.Thread(target=self._read, args=(self._reading,), name="rollyard-read", daemon=True).start()
+        told, error = self._reading.get(timeout=None if until is None else max(0.0, until - time.monotonic()))
+        self._reading = None
+        if error is not None:
+            raise error
+        return told
+
+    def _read(self, into: queue.SimpleQueue[tuple[wire.ExecOutput | None, BaseException | None]]) -> None:
+        try:
+            with self._client._errors():
+                told = next(self._call, None)
+        except BaseException as error:
+            into.put((None, error))
+        else:
+            into.put((told, None))
 
     def __iter__(self) -> Iterator[LogChunk]:
         """What it writes, as it comes; of a terminal all of it is stdout."""
+        return self._chunks(None)
+
+    def _chunks(self, until: float | None) -> Iterator[LogChunk]:
         while self.end is None:
-            told = self._next()
+            told = self._next(until)
             if told is None:
                 self._inputs.close()
                 raise errors.make("yard_lost", "the streams of the process ended before it did")
@@ -100,10 +131,17 @@ class Process:
                 stream = told.WhichOneof("output")
                 yield LogChunk(stream, getattr(told, stream), 0)
 
-    def wait(self) -> ExitInfo:
-        """Waits for its end; what it still writes is dropped."""
-        for _ in self:
-            pass
+    def wait(self, timeout: Duration | None = None) -> ExitInfo:
+        """Waits for its end; what it writes until then is dropped. `timeout` is in seconds, or text such as
+        `"30s"`.
+
+        Raises `StillRunning`, a `TimeoutError`: the process runs on, and can be waited for and read again."""
+        left = None if timeout is None else seconds(timeout, "timeout", may_be_zero=True)
+        try:
+            for _ in self._chunks(None if left is None else time.monotonic() + left):
+                pass
+        except queue.Empty:
+            raise still_running(left) from None
         assert self.end is not None
         return self.end
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, overload
 
 from . import errors
 from . import sandbox_calls as calls
+from .flow import Flow
 from .quantities import Duration, seconds
 from .sandbox import Box
 from .sandbox_calls import Command, Get, Payload, Put, Run, TurnRewards, Where
@@ -234,37 +235,65 @@ class Renewals:
                         self._renewed[session] = asked
 
 
+HELD_LOOKS_MAX = 16
+"""A driver by hand looks for what it holds from before under one of its names after the other, until so many in a
+row hold nothing."""
+
+
 class Slots:
     """Names for a driver of several sessions. A name gets back the session it holds, so each session
-    has one of its own; a driver that comes back asks with the same names in the same order."""
+    has one of its own; a driver that comes back asks with the same names."""
 
     def __init__(self, driver: str | None) -> None:
         self._driver = driver or calls.fresh_driver()
         self._held: list[Task | None] = []
+        self._asked: list[int] = []
+        self._asks = itertools.count(1)
+        # Nothing is held under a name that nobody had.
+        self._looks = HELD_LOOKS_MAX if driver else 0
+
+    def looks(self) -> bool:
+        """Whether there may be more that is held from before."""
+        return self._looks > 0
+
+    def another(self) -> int:
+        """One that did not ask yet."""
+        self._held.append(None)
+        self._asked.append(0)
+        return len(self._held) - 1
 
     def free(self) -> int:
-        """The first whose session is finished."""
-        for slot, task in enumerate(self._held):
-            if task is None or task.finished:
-                return slot
-        self._held.append(None)
-        return len(self._held) - 1
+        """Of those whose session is finished, if there are any, the one that asked longest ago: each in turn, for
+        under its name something may be held."""
+        free = [slot for slot, task in enumerate(self._held) if task is None or task.finished]
+        return min(free, key=self._asked.__getitem__) if free else self.another()
+
+    def claim(self, job: str, ttl: Duration) -> tuple[int, Flow[wire.ClaimSessionReply]]:
+        """The next to ask, and how: first for what is held from before."""
+        held_only = self.looks()
+        slot = self.another() if held_only else self.free()
+        self._asked[slot] = next(self._asks)
+        wait_ms = 0 if held_only else calls.CLAIM_WAIT_MS
+        return slot, calls.claim(job, self.name(slot), ttl, wait_ms=wait_ms, held_only=held_only)
 
     def name(self, slot: int) -> str:
         return f"{self._driver}-{slot}"
 
-    def hold(self, slot: int, task: Task) -> None:
+    def hold(self, slot: int, task: Task | None) -> None:
+        """What came of a claim."""
         self._held[slot] = task
+        if self.looks():
+            self._looks = HELD_LOOKS_MAX if task else self._looks - 1
 
 
 def claimed(client: Client, job: str, driver: str | None, ttl: Duration) -> Iterator[Session]:
     slots = Slots(driver)
     while True:
-        slot = slots.free()
-        reply = client._run(calls.claim(job, slots.name(slot), ttl))
-        if reply.HasField("session"):
-            session = Session(client, reply.session, ttl)
-            slots.hold(slot, session.task)
+        slot, claim = slots.claim(job, ttl)
+        reply = client._run(claim)
+        session = Session(client, reply.session, ttl) if reply.HasField("session") else None
+        slots.hold(slot, session.task if session else None)
+        if session is not None:
             yield session
         elif reply.drained:
             return
