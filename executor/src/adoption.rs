@@ -105,13 +105,8 @@ pub(crate) async fn adopt(
     let dir = attempts_dir.to_owned();
     let left = tokio::task::spawn_blocking(move || LeftBehind::read(&dir)).await;
     let left = left.map_err(io::Error::other).and_then(|left| left);
-    let LeftBehind { paths, records } = left.unwrap_or_else(|error| {
-        tracing::warn!(dir = %attempts_dir.display(), %error, "what is there is neither gone on with nor removed");
-        // Its names are not known, and are not to be given again: a number none of them has reached.
-        estate.serial = u64::try_from(wall_now().0).unwrap_or(0);
-        LeftBehind::default()
-    });
-    estate.serial = estate.serial.max(last_serial(&inherited, &paths));
+    let (LeftBehind { paths, records }, serial) = left_behind(left, attempts_dir, &inherited);
+    estate.serial = serial;
     // Of two that name one sandbox the later goes on in it; of the first only the outcome is left.
     let mut owners: BTreeMap<&str, &str> = BTreeMap::new();
     for ((_, name), record) in &records {
@@ -144,6 +139,20 @@ pub(crate) async fn adopt(
         estate.heirs.iter().flat_map(|heir| [heir.dir.clone(), record::path(&heir.dir)]).collect();
     estate.unkept = paths.into_iter().filter(|path| !kept.contains(path)).collect();
     estate
+}
+
+/// What there is to go on with, and the largest number in a name that may be in use.
+fn left_behind(read: io::Result<LeftBehind>, attempts_dir: &Path, sandboxes: &[String]) -> (LeftBehind, u64) {
+    let (left, unknown) = match read {
+        Ok(left) => (left, 0),
+        Err(error) => {
+            tracing::warn!(dir = %attempts_dir.display(), %error, "what is there is neither gone on with nor removed");
+            // Its names are not known, and are not to be given again: a number none of them has reached.
+            (LeftBehind::default(), u64::try_from(wall_now().0).unwrap_or(0))
+        }
+    };
+    let serial = unknown.max(last_serial(sandboxes, &left.paths));
+    (left, serial)
 }
 
 /// What there is in the directory of the attempts.
@@ -343,6 +352,23 @@ mod tests {
         assert_eq!(last_serial(&["job-3".to_owned()], &left.paths), 7);
         assert_eq!(last_serial(&["job-9".to_owned()], &left.paths), 9);
         assert_eq!(last_serial(&[], &[]), 0);
+    }
+
+    #[test]
+    fn where_the_names_cannot_be_read_none_of_them_is_given_again() {
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::create_dir(dir.path().join("job-7")).unwrap();
+        let sandboxes = ["job-9".to_owned()];
+        let (left, serial) = left_behind(LeftBehind::read(dir.path()), dir.path(), &sandboxes);
+        assert_eq!((left.paths.len(), serial), (1, 9));
+        let absent = dir.path().join("absent");
+        let before = u64::try_from(wall_now().0).unwrap();
+        let (left, serial) = left_behind(LeftBehind::read(&absent), &absent, &sandboxes);
+        // A million names a second since 1970 would not reach it.
+        assert!(left.paths.is_empty() && serial >= before, "{serial}");
+        // A name that is known and larger still counts.
+        let larger = [format!("job-{}", u64::MAX)];
+        assert_eq!(left_behind(LeftBehind::read(&absent), &absent, &larger).1, u64::MAX);
     }
 
     #[test]

@@ -181,3 +181,74 @@ fn how(row: &AttemptRow) -> How {
         Some(_) => How::Over,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use rollout::failure::{Failure, FailureCode};
+    use rollout::outcome::{Outcome, Parked, Times};
+    use rollout::{
+        AttemptId, Generation, GroupId, IncarnationId, JobId, Millis, RolloutId, StepIndex, Timestamp,
+    };
+
+    use super::*;
+
+    /// Of an attempt; `told` is what its node said of its start, `outcome` what its end says.
+    fn row(told: Option<i64>, outcome: Option<Option<i64>>) -> AttemptRow {
+        let group = GroupId { job: JobId::from_bits(7), index: 0 };
+        let rollout = RolloutId { group, sample: 0, refill: 0 };
+        let ended = |started_at: Option<i64>| {
+            let times = Times {
+                taken_at: Timestamp(1),
+                started_at: started_at.map(Timestamp),
+                ended_at: Timestamp(3),
+                boot: None,
+                run: None,
+                checkpoint: None,
+            };
+            Box::new(Outcome::unmeasured(Failure::new(FailureCode::NodeLost, "gone"), times))
+        };
+        AttemptRow {
+            attempt: AttemptId { rollout, step: StepIndex(0), attempt: 0 },
+            generation: Generation(1),
+            node: NodeId("n1".parse().unwrap()),
+            incarnation: IncarnationId::from_bits(1),
+            placed_at: Timestamp(0),
+            started_at: told.map(Timestamp),
+            ended_at: outcome.map(|_| Timestamp(3)),
+            outcome: outcome.map(ended),
+        }
+    }
+
+    /// The link may be down from before a sandbox is ready until after it ended: its caller has used it all the same.
+    #[test]
+    fn an_end_alone_tells_of_a_start() {
+        for (told, outcome, expected) in [
+            (None, None, How::Open),
+            (Some(2), None, How::Open),
+            (None, Some(None), How::NeverReady),
+            (Some(2), Some(None), How::Over),
+            (None, Some(Some(2)), How::Over),
+            (Some(2), Some(Some(2)), How::Over),
+        ] {
+            assert_eq!(how(&row(told, outcome)), expected, "{told:?} {outcome:?}");
+        }
+    }
+
+    /// A session that was parked on one node and was begun on another.
+    #[test]
+    fn a_session_that_was_ready_elsewhere_by_its_end_alone_goes_on_no_more() {
+        let id: SandboxId = "j0000000000007-g0-s0@n1".parse().unwrap();
+        let mut parked = row(Some(2), Some(Some(2)));
+        let (ran, time_left, idle_left) = (Millis(1), Millis(9), Millis(9));
+        let left = Parked { log: None, claim: None, ran, time_left, idle_left, version: 2 };
+        parked.outcome.as_mut().unwrap().parked = Some(Box::new(left));
+        let elsewhere = |outcome| AttemptRow { node: NodeId("n2".parse().unwrap()), ..row(None, outcome) };
+        let ended = |then: AttemptRow| {
+            let rows = [parked.clone(), then];
+            has_ended(&tried(&rows, &id), &NodeId("n1".parse().unwrap()))
+        };
+        assert!(!ended(elsewhere(None)), "it is on its way there");
+        assert!(!ended(elsewhere(Some(None))), "it was never ready there, and waits for another node");
+        assert!(ended(elsewhere(Some(Some(2)))), "what runs after that is another session");
+    }
+}
