@@ -42,6 +42,22 @@ def test_recorded_actions_are_repeated_and_not_done_again(sandbox):
     assert sandbox.exec("echo x >> done; wc -l < done", action_id="b").text == "2\n"
 
 
+def test_an_idle_sandbox_is_parked_by_itself_if_that_is_asked_and_so_is_its_fork(client, yard):
+    create = ("sandbox", "create", "--label", "of=test", "--memory", "16Mi", "--limit-disk", "16Mi", "--cpu", "10m")
+    told = yard.call(*create, "--park-after", "1s", "--idle-mode", "checkpoint").stdout.strip()
+    asked = client.sandbox(labels={"of": "test"}, park_after=1, idle_mode="checkpoint", **lab.SMALL)
+    for sandbox in (client.open_sandbox(told), asked):
+        sandbox.write("f", "kept\n")
+        lab.wait_until(lambda: sandbox.info().state == "parked", "it is parked")
+        assert sandbox.read("f") == b"kept\n"
+    (fork,) = asked.fork(1, labels={"of": "test"})
+    lab.wait_until(lambda: fork.info().state == "parked", "its fork is parked")
+    assert fork.read("f") == b"kept\n"
+    with pytest.raises(ry.Error) as refused:
+        client.sandbox(idle_mode="park")
+    assert "idle.mode" in str(refused.value), refused.value
+
+
 def test_a_parked_sandbox_ends_by_its_deadlines_and_by_a_kill(client):
     idle = client.sandbox(idle_timeout=3, labels={"of": "test"}, **lab.SMALL)
     short = client.sandbox(timeout=3, labels={"of": "test"}, **lab.SMALL)

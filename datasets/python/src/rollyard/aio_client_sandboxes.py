@@ -45,6 +45,7 @@ class AsyncSandboxClient:
         timeout: Duration | None = None,
         start_timeout: Duration | None = None,
         park_after: Duration | None = None,
+        idle_mode: str | None = None,
         checkpoint: str | None = None,
         key: str | None = None,
     ) -> Opening:
@@ -65,6 +66,7 @@ class AsyncSandboxClient:
             timeout=timeout,
             start_timeout=start_timeout,
             park_after=park_after,
+            idle_mode=idle_mode,
             checkpoint=checkpoint,
             key=key,
         )

@@ -56,6 +56,7 @@ class SandboxClient:
         timeout: Duration | None = None,
         start_timeout: Duration | None = None,
         park_after: Duration | None = None,
+        idle_mode: str | None = None,
         checkpoint: str | None = None,
         key: str | None = None,
     ) -> Sandbox:
@@ -66,8 +67,10 @@ class SandboxClient:
         as in a spec, or as numbers of cores and bytes; durations are seconds, or text such as `"30s"`.
         It ends `idle_timeout` after the last call (None: 5 min) and `timeout` after it was
         ready (None: 1 h), paused or not. It may wait `start_timeout` for room (None: 5 min).
-        After `park_after` without a call it goes down the idle ladder. `checkpoint` is what its
-        files begin with, over that checkpoint's image. The same `key` gives the same sandbox.
+        After `park_after` without a call (None: 30 s) it goes down the idle ladder, as far as `idle_mode` says:
+        `"freeze"` (None) stops its processes; `"checkpoint"` saves its files and ends it on its node, which is free
+        of it until the next call. `checkpoint` is what its files begin with, over that checkpoint's image. The same
+        `key` gives the same sandbox.
         """
         request = sandbox_calls.create_request(
             image=image,
@@ -85,6 +88,7 @@ class SandboxClient:
             timeout=timeout,
             start_timeout=start_timeout,
             park_after=park_after,
+            idle_mode=idle_mode,
             checkpoint=checkpoint,
             key=key,
         )

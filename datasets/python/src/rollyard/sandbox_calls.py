@@ -126,6 +126,7 @@ def create_request(
     timeout: Duration | None,
     start_timeout: Duration | None,
     park_after: Duration | None,
+    idle_mode: str | None,
     checkpoint: str | None,
     key: str | None,
 ) -> wire.CreateSandboxRequest:
@@ -147,6 +148,7 @@ def create_request(
         timeout_ms=milliseconds(timeout, "timeout"),
         start_timeout_ms=milliseconds(start_timeout, "start_timeout"),
         park_after_ms=milliseconds(park_after, "park_after"),
+        idle_mode=idle_mode or "",
         checkpoint=checkpoint or "",
     )
 

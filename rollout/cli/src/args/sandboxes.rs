@@ -79,6 +79,10 @@ pub struct SandboxCreate {
     /// Down the idle ladder after so long without a call
     #[arg(long, value_name = "DURATION", value_parser = clap::value_parser!(Millis))]
     pub park_after: Option<Millis>,
+    /// How far down: `freeze` stops its processes, `checkpoint` saves it and ends it on its node until the
+    /// next call [default: freeze]
+    #[arg(long, value_name = "MODE", value_parser = ["freeze", "checkpoint"])]
+    pub idle_mode: Option<String>,
     /// The same key gives the same sandbox, however often it is sent [default: a fresh one]
     #[arg(long, value_name = "KEY")]
     pub idempotency_key: Option<String>,

@@ -66,6 +66,7 @@ async fn create(context: &Context, args: &SandboxCreate) -> Result<ExitStatus, E
         checkpoint: text(&args.checkpoint),
         project: String::new(),
         park_after_ms: args.park_after.map(|time| time.0),
+        idle_mode: text(&args.idle_mode),
     };
     let begun = Begun {
         context,

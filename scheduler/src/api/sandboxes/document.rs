@@ -61,8 +61,13 @@ pub(super) fn of_request(request: &v1::CreateSandboxRequest, image: Option<&str>
     step.insert("session".to_owned(), json!({"idle_timeout": time(idle_timeout)}));
     step.insert("timeout".to_owned(), time(request.timeout_ms.map_or(TIMEOUT, Millis)));
     step.insert("start_timeout".to_owned(), time(request.start_timeout_ms.map_or(START_TIMEOUT, Millis)));
+    let mut idle = Map::new();
+    put(&mut idle, "mode", &request.idle_mode);
     if let Some(park_after) = request.park_after_ms {
-        step.insert("idle".to_owned(), json!({"park_after": time(Millis(park_after))}));
+        idle.insert("park_after".to_owned(), time(Millis(park_after)));
+    }
+    if !idle.is_empty() {
+        step.insert("idle".to_owned(), Value::Object(idle));
     }
     step
 }
@@ -197,6 +202,22 @@ mod tests {
     }
 
     #[test]
+    fn how_far_an_idle_sandbox_goes_down_is_as_in_a_spec() {
+        let idle = |idle_mode: &str, park_after_ms| {
+            let request =
+                v1::CreateSandboxRequest { idle_mode: idle_mode.to_owned(), park_after_ms, ..request() };
+            let first = resolved(&written(of_request(&request, None), &BTreeMap::new(), "").unwrap().plan);
+            let fork = resolved(&written(of_fork(&first), &BTreeMap::new(), "").unwrap().plan);
+            assert_eq!(fork, first);
+            first.idle.map(|idle| (idle.mode, idle.park_after.0))
+        };
+        assert_eq!(idle("", None), Some((IdleMode::Freeze, 30_000)));
+        assert_eq!(idle("checkpoint", None), Some((IdleMode::Checkpoint, 30_000)));
+        assert_eq!(idle("checkpoint", Some(1_000)), Some((IdleMode::Checkpoint, 1_000)));
+        assert_eq!(idle("freeze", Some(1_000)), Some((IdleMode::Freeze, 1_000)));
+    }
+
+    #[test]
     fn a_fork_has_the_step_of_what_it_is_made_of() {
         let first = resolved(&written(of_request(&request(), None), &BTreeMap::new(), "").unwrap().plan);
         let again = resolved(&written(of_fork(&first), &BTreeMap::new(), "").unwrap().plan);
@@ -206,11 +227,12 @@ mod tests {
     #[test]
     fn what_a_spec_does_not_take_is_refused_by_its_field() {
         type Break = fn(&mut v1::CreateSandboxRequest);
-        let cases: [(&str, Break); 6] = [
+        let cases: [(&str, Break); 7] = [
             ("`resources.limit.memory`", |r| r.limit_memory = "1GB".to_owned()),
             ("`timeout`", |r| r.timeout_ms = Some(8 * 86_400_000)),
             ("`session.idle_timeout`", |r| r.idle_timeout_ms = Some(1)),
             ("`idle.park_after`", |r| r.park_after_ms = Some(1)),
+            ("`idle.mode`", |r| r.idle_mode = "park".to_owned()),
             ("`image`", |r| r.image = "${row.image}".to_owned()),
             ("`labels", |r| drop(r.labels.insert("a b".to_owned(), String::new()))),
         ];

@@ -7,7 +7,7 @@ from typing import ClassVar as _ClassVar, Iterable as _Iterable, Mapping as _Map
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class CreateSandboxRequest(_message.Message):
-    __slots__ = ("idempotency_key", "image", "request_cpu", "request_memory", "limit_cpu", "limit_memory", "limit_disk", "limit_pids", "labels", "env", "user", "workdir", "idle_timeout_ms", "timeout_ms", "start_timeout_ms", "checkpoint", "project", "park_after_ms")
+    __slots__ = ("idempotency_key", "image", "request_cpu", "request_memory", "limit_cpu", "limit_memory", "limit_disk", "limit_pids", "labels", "env", "user", "workdir", "idle_timeout_ms", "timeout_ms", "start_timeout_ms", "checkpoint", "project", "park_after_ms", "idle_mode")
     class LabelsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -40,6 +40,7 @@ class CreateSandboxRequest(_message.Message):
     CHECKPOINT_FIELD_NUMBER: _ClassVar[int]
     PROJECT_FIELD_NUMBER: _ClassVar[int]
     PARK_AFTER_MS_FIELD_NUMBER: _ClassVar[int]
+    IDLE_MODE_FIELD_NUMBER: _ClassVar[int]
     idempotency_key: str
     image: str
     request_cpu: str
@@ -58,7 +59,8 @@ class CreateSandboxRequest(_message.Message):
     checkpoint: str
     project: str
     park_after_ms: int
-    def __init__(self, idempotency_key: _Optional[str] = ..., image: _Optional[str] = ..., request_cpu: _Optional[str] = ..., request_memory: _Optional[str] = ..., limit_cpu: _Optional[str] = ..., limit_memory: _Optional[str] = ..., limit_disk: _Optional[str] = ..., limit_pids: _Optional[int] = ..., labels: _Optional[_Mapping[str, str]] = ..., env: _Optional[_Mapping[str, str]] = ..., user: _Optional[str] = ..., workdir: _Optional[str] = ..., idle_timeout_ms: _Optional[int] = ..., timeout_ms: _Optional[int] = ..., start_timeout_ms: _Optional[int] = ..., checkpoint: _Optional[str] = ..., project: _Optional[str] = ..., park_after_ms: _Optional[int] = ...) -> None: ...
+    idle_mode: str
+    def __init__(self, idempotency_key: _Optional[str] = ..., image: _Optional[str] = ..., request_cpu: _Optional[str] = ..., request_memory: _Optional[str] = ..., limit_cpu: _Optional[str] = ..., limit_memory: _Optional[str] = ..., limit_disk: _Optional[str] = ..., limit_pids: _Optional[int] = ..., labels: _Optional[_Mapping[str, str]] = ..., env: _Optional[_Mapping[str, str]] = ..., user: _Optional[str] = ..., workdir: _Optional[str] = ..., idle_timeout_ms: _Optional[int] = ..., timeout_ms: _Optional[int] = ..., start_timeout_ms: _Optional[int] = ..., checkpoint: _Optional[str] = ..., project: _Optional[str] = ..., park_after_ms: _Optional[int] = ..., idle_mode: _Optional[str] = ...) -> None: ...
 
 class Sandbox(_message.Message):
     __slots__ = ("id", "state", "node", "image", "labels", "created_at_us", "started_at_us", "expires_at_us", "failure", "adopted", "job", "end", "idle_expires_at_us")
