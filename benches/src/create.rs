@@ -71,6 +71,7 @@ pub fn main(args: &[String]) -> Result<()> {
             ops,
             container: &cold,
             rounds: vec![],
+            parts: Parts::default(),
             levels: vec![],
         });
         ours.push(Subject {
@@ -80,6 +81,7 @@ pub fn main(args: &[String]) -> Result<()> {
             ops,
             container: &pooled,
             rounds: vec![],
+            parts: Parts::default(),
             levels: vec![],
         });
     }
@@ -87,7 +89,7 @@ pub fn main(args: &[String]) -> Result<()> {
     let mut to: [(&str, Vec<Round>); 3] = [("floor", vec![]), ("bwrap", vec![]), ("runc", vec![])];
     for subject in &ours {
         round(WARM_UP_OPS.min(subject.ops), |n| {
-            runtime.block_on(once(subject.container, &rootfs, subject.disk, n))
+            runtime.block_on(once(subject.container, &rootfs, subject.disk, n)).map(|_| ())
         })?;
     }
     round(WARM_UP_OPS, |n| floor.run(n))?;
@@ -110,6 +112,11 @@ pub fn main(args: &[String]) -> Result<()> {
     for subject in &ours {
         let upper = [("upper", json!(subject.upper))];
         let mut fields = upper.to_vec();
+        let operations = subject.rounds.iter().map(|round| round.latencies.len()).sum::<usize>().max(1);
+        let Parts { create, command, destroy } = subject.parts;
+        for (name, time) in [("create_us", create), ("command_us", command), ("destroy_us", destroy)] {
+            fields.push((name, json!(time.as_secs_f64() * 1e6 / operations as f64)));
+        }
         if subject.case == "pooled" {
             fields.push(("levels", json!(subject.levels)));
         }
@@ -131,6 +138,8 @@ struct Subject<'a> {
     ops: usize,
     container: &'a Container,
     rounds: Vec<Round>,
+    /// Of all its operations.
+    parts: Parts,
     /// What was ready before each round, after its last operation, and at its end.
     levels: Vec<Value>,
 }
@@ -138,7 +147,11 @@ struct Subject<'a> {
 impl Subject<'_> {
     fn round(&mut self, runtime: &tokio::runtime::Runtime, rootfs: &Path, base: usize) -> Result<()> {
         let (disk, container) = (self.disk, self.container);
-        let mut operation = |n: usize| runtime.block_on(once(container, rootfs, disk, base + n));
+        let parts = &mut self.parts;
+        let mut operation = |n: usize| -> Result<()> {
+            *parts += runtime.block_on(once(container, rootfs, disk, base + n))?;
+            Ok(())
+        };
         if self.case == "cold" {
             self.rounds.push(round(self.ops, operation)?);
             return Ok(());
@@ -176,7 +189,10 @@ async fn full(container: &Container) -> Result<Levels> {
 }
 
 /// One operation: create, run, tear down; the exit code is the kernel's.
-pub async fn once(backend: &Container, rootfs: &Path, disk: u64, n: usize) -> Result<()> {
+pub async fn once(backend: &Container, rootfs: &Path, disk: u64, n: usize) -> Result<Parts> {
+    let mut parts = Parts::default();
+    let mut begun = Instant::now();
+    let mut part = |time: &mut Duration| *time = std::mem::replace(&mut begun, Instant::now()).elapsed();
     let spec = SandboxSpec {
         id: format!("bench-{n}"),
         image: format!("dir:{}", rootfs.display()),
@@ -188,6 +204,7 @@ pub async fn once(backend: &Container, rootfs: &Path, disk: u64, n: usize) -> Re
         workdir: "/workspace".to_owned(),
     };
     let sandbox = backend.create(spec).await?;
+    part(&mut parts.create);
     let sink = || -> Result<_> { Ok(std::fs::OpenOptions::new().write(true).open("/dev/null")?.into()) };
     let process = sandbox
         .spawn(Spawn {
@@ -202,6 +219,24 @@ pub async fn once(backend: &Container, rootfs: &Path, disk: u64, n: usize) -> Re
     let exit = process.wait().await?;
     ensure!(exit == Exit::Code(0), "{exit:?}");
     drop(process);
+    part(&mut parts.command);
     sandbox.destroy().await?;
-    Ok(())
+    part(&mut parts.destroy);
+    Ok(parts)
+}
+
+/// Where the time of an operation went.
+#[derive(Debug, Default, Clone, Copy)]
+pub struct Parts {
+    create: Duration,
+    command: Duration,
+    destroy: Duration,
+}
+
+impl std::ops::AddAssign for Parts {
+    fn add_assign(&mut self, other: Self) {
+        self.create += other.create;
+        self.command += other.command;
+        self.destroy += other.destroy;
+    }
 }
