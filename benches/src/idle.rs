@@ -206,16 +206,8 @@ async fn end(client: &Client, sandbox: &str) -> Result<()> {
 
 /// The groups of the sandboxes there are, in every hierarchy.
 fn leaves(sandboxes_dir: &Path) -> Result<Vec<PathBuf>> {
-    let names = census::take(sandboxes_dir)?.cgroups;
-    let instance = census::instance(sandboxes_dir);
-    let mut found = Vec::new();
-    for line in std::fs::read_to_string("/proc/self/mounts")?.lines() {
-        let mut fields = line.split(' ').skip(1);
-        let (Some(point), Some("cgroup" | "cgroup2")) = (fields.next(), fields.next()) else { continue };
-        let parent = Path::new(point).join("rollyard").join(&instance);
-        found.extend(names.iter().map(|name| parent.join(name)).filter(|leaf| leaf.is_dir()));
-    }
-    Ok(found)
+    let leaves = census::leaves(sandboxes_dir)?.into_iter();
+    Ok(leaves.filter(|(name, _)| !name.starts_with("pool.")).map(|(_, leaf)| leaf).collect())
 }
 
 /// Those that count memory.

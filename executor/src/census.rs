@@ -4,9 +4,12 @@
 //! and the data directory holds everything that has a path. Nothing else is ever looked at, so
 //! nothing else can be touched.
 
+use std::ffi::{CString, OsStr};
 use std::fmt;
 use std::fs;
 use std::io;
+use std::os::fd::AsFd;
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -14,8 +17,8 @@ use serde::Serialize;
 use sha2::{Digest, Sha256};
 
 use crate::host::cgroup::memory_groups::POOLED;
-use crate::host::cgroup::{Layout, PARENT, Tree};
-use crate::host::loop_disk;
+use crate::host::cgroup::{Layout, PARENT, Tree, sandbox_of};
+use crate::host::{loop_disk, open};
 
 /// How often a sweep looks whether what it killed is gone, in pauses of [`GONE_PAUSE`].
 const GONE_TRIES_MAX: u32 = 5_000;
@@ -102,7 +105,6 @@ pub enum Error {
 
 /// The mark of an executor, from its canonical data directory.
 pub fn instance(data_dir: &Path) -> String {
-    use std::os::unix::ffi::OsStrExt;
     hex::encode(&Sha256::digest(data_dir.as_os_str().as_bytes())[..6])
 }
 
@@ -118,18 +120,13 @@ pub fn layers_dir(data_dir: &Path) -> PathBuf {
 
 /// Counts what there is for the executor of this (canonical) data directory.
 pub fn take(data_dir: &Path) -> Result<Census, Error> {
-    let layout = Layout::discover()?;
     let mut census = Census::default();
-    for parent in layout.parents(&instance(data_dir)) {
-        let Ok(entries) = fs::read_dir(&parent) else { continue };
-        for leaf in entries.flatten().filter(|entry| entry.path().is_dir()) {
-            let name = leaf.file_name().to_string_lossy().into_owned();
-            let procs = fs::read_to_string(leaf.path().join("cgroup.procs")).unwrap_or_default();
-            let is_ahead = name.starts_with(POOLED);
-            let processes = if is_ahead { &mut census.ahead.processes } else { &mut census.processes };
-            processes.extend(procs.lines().filter_map(|pid| pid.parse::<i32>().ok()));
-            (if is_ahead { &mut census.ahead.cgroups } else { &mut census.cgroups }).push(name);
-        }
+    for (name, leaf) in leaves(data_dir)? {
+        let procs = fs::read_to_string(leaf.join("cgroup.procs")).unwrap_or_default();
+        let is_ahead = name.starts_with(POOLED);
+        let processes = if is_ahead { &mut census.ahead.processes } else { &mut census.processes };
+        processes.extend(procs.lines().filter_map(|pid| pid.parse::<i32>().ok()));
+        (if is_ahead { &mut census.ahead.cgroups } else { &mut census.cgroups }).push(name);
     }
     for processes in [&mut census.processes, &mut census.ahead.processes] {
         processes.sort_unstable();
@@ -160,6 +157,29 @@ pub fn take(data_dir: &Path) -> Result<Census, Error> {
         census.staged.sort();
     }
     Ok(census)
+}
+
+/// The leaves below the executor's parents, in every hierarchy, by whose they are: the id of a sandbox, or a name
+/// that begins with `pool.`. The directory may have another name, where a leaf was made ahead.
+///
+/// # Errors
+/// The hierarchies cannot be read.
+pub fn leaves(data_dir: &Path) -> Result<Vec<(String, PathBuf)>, Error> {
+    let mut leaves = Vec::new();
+    for parent in Layout::discover()?.parents(&instance(data_dir)) {
+        let Ok(entries) = fs::read_dir(&parent) else { continue };
+        for leaf in entries.flatten().filter(|entry| entry.path().is_dir()) {
+            let name = given_to(&parent, &leaf.file_name())
+                .unwrap_or_else(|| leaf.file_name().to_string_lossy().into_owned());
+            leaves.push((name, leaf.path()));
+        }
+    }
+    Ok(leaves)
+}
+
+fn given_to(parent: &Path, leaf: &OsStr) -> Option<String> {
+    let parent = open::directory(&CString::new(parent.as_os_str().as_bytes()).ok()?).ok()?;
+    sandbox_of(parent.as_fd(), &CString::new(leaf.as_bytes()).ok()?)
 }
 
 /// Destroys what a previous life left and nothing adopts. Goes on past what will not go; returns

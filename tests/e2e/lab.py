@@ -128,6 +128,14 @@ def instance(data: pathlib.Path) -> str:
     return hashlib.sha256(str(data).encode()).hexdigest()[:12]
 
 
+def given_to(leaf: str) -> str | None:
+    """The sandbox of a leaf in the v2 tree that was made ahead, under another name."""
+    try:
+        return os.getxattr(leaf, "trusted.rollyard.sandbox").decode()
+    except OSError:
+        return None
+
+
 def census(data: pathlib.Path) -> dict[str, list[str]]:
     """What carries the mark of this data directory (or of any yard, for cgroups)."""
     found: dict[str, list[str]] = {"cgroups": [], "ahead": [], "loops": [], "processes": [], "mounts": []}
@@ -138,7 +146,8 @@ def census(data: pathlib.Path) -> dict[str, list[str]]:
         if pathlib.Path(top).parent.name == "rollyard" and pathlib.Path(top).name in marks:
             for folder in folders:
                 # Made ahead, for no sandbox yet: there while an executor lives.
-                found["ahead" if folder.startswith("pool.") else "cgroups"].append(f"{top}/{folder}")
+                is_ahead = folder.startswith("pool.") and not given_to(f"{top}/{folder}")
+                found["ahead" if is_ahead else "cgroups"].append(f"{top}/{folder}")
     for backing in pathlib.Path("/sys/block").glob("loop*/loop/backing_file"):
         with contextlib.suppress(OSError):
             text = backing.read_text().strip()

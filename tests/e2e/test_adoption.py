@@ -71,7 +71,8 @@ class Nodes:
         return self.yard.start("--yard", self.yard.socket, "submit", spec, "--table", self.yard.table, "--wait")
 
     def leaves(self):
-        return [pathlib.Path(path).name for path in lab.census(self.yard.directory).get("cgroups", [])]
+        paths = lab.census(self.yard.directory).get("cgroups", [])
+        return [lab.given_to(path) or pathlib.Path(path).name for path in paths]
 
     def logs(self):
         return "".join(path.read_text() for path in self.yard.directory.glob("executor-*.log"))

@@ -28,9 +28,26 @@ fn is_cached_layer(top: &Path, path: &Path) -> bool {
     name.is_some_and(|name| name.len() == 64 && name.bytes().all(|byte| byte.is_ascii_hexdigit()))
 }
 
+/// The sandbox that a leaf in the v2 tree was given to which was made under another name.
+fn given_to(leaf: &Path) -> Option<String> {
+    use std::os::unix::ffi::OsStrExt;
+    let path = std::ffi::CString::new(leaf.as_os_str().as_bytes()).ok()?;
+    let mut id = [0_u8; 64];
+    let name = c"trusted.rollyard.sandbox";
+    // SAFETY: two C strings, and a buffer of the stated length.
+    let len = unsafe { libc::getxattr(path.as_ptr(), name.as_ptr(), id.as_mut_ptr().cast(), id.len()) };
+    Some(String::from_utf8_lossy(id.get(..usize::try_from(len).ok()?)?).into_owned())
+}
+
+/// A leaf by the sandbox it belongs to.
+fn named(leaf: &Path) -> PathBuf {
+    given_to(leaf).map_or_else(|| leaf.to_owned(), |id| leaf.with_file_name(id))
+}
+
 /// Made ahead, for no sandbox yet.
 fn is_ahead(path: &Path) -> bool {
-    path.file_name().and_then(std::ffi::OsStr::to_str).is_some_and(|name| name.starts_with("pool."))
+    given_to(path).is_none()
+        && path.file_name().and_then(std::ffi::OsStr::to_str).is_some_and(|name| name.starts_with("pool."))
 }
 
 /// Counted things, by kind.
@@ -54,7 +71,7 @@ impl Census {
             leaves.iter().filter(|leaf| is_ahead(leaf)).flat_map(|leaf| members(leaf)).collect();
         pids.retain(|pid| !blanks.contains(pid));
         for leaf in leaves.iter().filter(|leaf| !is_ahead(leaf)) {
-            census.count("cgroups", leaf.display());
+            census.count("cgroups", named(leaf).display());
             pids.extend(members(leaf));
         }
         pids.sort_unstable();
@@ -222,8 +239,10 @@ fn members(leaf: &Path) -> Vec<i32> {
 pub fn processes(data_dir: &Path, sandbox: &str) -> io::Result<Vec<i32>> {
     let instance = executor::census::instance(data_dir);
     let top = hierarchies()?.into_iter().next().ok_or_else(|| io::Error::other("no cgroups"))?;
-    let procs = top.join("rollyard").join(instance).join(sandbox).join("cgroup.procs");
-    Ok(fs::read_to_string(procs)?.lines().filter_map(|pid| pid.parse().ok()).collect())
+    let parent = top.join("rollyard").join(instance);
+    let leaves = fs::read_dir(&parent)?.flatten().map(|entry| entry.path());
+    let leaf = leaves.into_iter().find(|leaf| named(leaf) == parent.join(sandbox));
+    Ok(members(&leaf.ok_or(io::ErrorKind::NotFound)?))
 }
 
 /// A field of /proc/PID/status.

@@ -1,11 +1,10 @@
 //! Blanks: children that were cloned and furnished before anybody asked for a sandbox.
 //!
 //! ```text
-//! range of ids ──> network ──> clone3 ──> id maps ──> /proc, masks, /dev ──> [waits] ──> an order
+//! range of ids, network ──> leaves ──> clone3 ──> id maps ──> /proc, masks, /dev ──> [waits] ──> an order
 //! ```
-//! What a child needs no request for is a third of the time a creation takes. A blank is born in a leaf of
-//! its own kind, and moved to that of its sandbox before it has anything of it. Its ids, its network and its
-//! namespaces are as fresh as those of a child that is cloned for a request: no sandbox had them.
+//! Its leaves take the id of its sandbox when that is asked for; the one of v2 keeps its name. Its ids, its network
+//! and its namespaces are as fresh as those of a child that is cloned for a request: no sandbox had them.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -14,66 +13,95 @@ use sandbox_init::packet;
 
 use super::child::{self, Plan};
 use super::networks::Network;
-use super::provision::{READY_WAIT_MS, born, until_readable, write_id_maps};
+use super::protocol::Step;
+use super::provision::{born, receive, until_readable, write_id_maps};
 use super::ranges::RANGES_MAX;
 use super::serve::{Broker, lock};
 use super::teardown::{Record, teardown};
 
-/// The leaf in the v2 tree that blanks are born in.
-pub const NURSERY: &str = "pool.blanks";
+/// How long it may take to be furnished.
+const FURNISH_WAIT_MS: i32 = 5_000;
 
 /// A child that waits for its order.
 #[derive(Debug)]
 pub struct Blank {
-    /// Its range of ids, its init to be and its network. No cgroups yet.
+    /// Its range of ids, its leaves, its init to be and its network.
     pub record: Record,
+    /// What its leaves are called in every hierarchy.
+    pub name: String,
     pub id_base: u32,
     pub pid: i32,
     pub channel: OwnedFd,
 }
 
 impl Blank {
-    /// On a thread that stays in the host's network and lives as long as the sandboxes: the kernel ends a child
-    /// with the thread that started it.
-    pub fn make(broker: &Broker, network: Network, nursery: &OwnedFd) -> io::Result<Self> {
+    /// Makes one, of a memory group if there is one. On a thread that stays in the host's network and lives as long
+    /// as the sandboxes: the kernel ends a child with the thread that started it.
+    pub fn make(broker: &Broker, name: String, network: Network, group: Option<&str>) -> io::Result<Self> {
         let mut record = Record { network: Some(network.in_use), ..Record::default() };
-        match Self::begin(broker, &network.namespace, nursery, &mut record) {
-            Ok((id_base, pid, channel)) => Ok(Self { record, id_base, pid, channel }),
-            Err(error) => match teardown(broker, NURSERY, record) {
-                left if left.is_empty() => Err(error),
-                left => Err(io::Error::other(format!("{error}; {}", left.join("; ")))),
-            },
+        match Self::begin(broker, &name, &network.namespace, group, &mut record) {
+            Ok((id_base, pid, channel)) => Ok(Self { record, name, id_base, pid, channel }),
+            Err((step, error)) => {
+                let error = io::Error::new(error.kind(), format!("{}: {error}", step.as_str()));
+                let mut left = teardown(broker, &name, record);
+                // If it has the name of the blank by now, it went with that.
+                let group = group.map(|group| broker.tree.remove_memory_group(group));
+                left.extend(group.and_then(Result::err).map(|error| format!("its memory group: {error}")));
+                if left.is_empty() {
+                    Err(error)
+                } else {
+                    Err(io::Error::other(format!("{error}; {}", left.join("; "))))
+                }
+            }
         }
     }
 
     fn begin(
         broker: &Broker,
+        name: &str,
         network: &OwnedFd,
-        nursery: &OwnedFd,
+        group: Option<&str>,
         record: &mut Record,
-    ) -> io::Result<(u32, i32, OwnedFd)> {
-        let none = || io::Error::other(format!("all {RANGES_MAX} uid ranges are taken"));
+    ) -> Result<(u32, i32, OwnedFd), (Step, io::Error)> {
+        let at = |step: Step| move |error: io::Error| (step, error);
+        let fail_after = broker.pools.blank_fails_after();
+        let done = |step: Step| match fail_after {
+            Some(fail) if fail == step => Err(at(step)(io::Error::from_raw_os_error(libc::EIO))),
+            _ => Ok(()),
+        };
+        let none = || at(Step::Range)(io::Error::other(format!("all {RANGES_MAX} uid ranges are taken")));
         let id_base = lock(&broker.ranges).take().ok_or_else(none)?;
         record.id_base = Some(id_base);
-        let (channel, end) = packet::pair()?;
-        let plan = Plan { is_blank: true, ..Plan::of(broker, end.as_fd()) };
-        let pid =
-            born(broker, &plan, network.as_fd(), nursery.as_fd(), record).map_err(|(_, error)| error)?;
+        done(Step::Range)?;
+
+        record.cgroups = true;
+        broker.tree.make_leaves(name, group).map_err(at(Step::Cgroups))?;
+        let leaf = broker.tree.leaf(name).map_err(at(Step::Cgroups))?;
+        let joins = broker.tree.joins(name).map_err(at(Step::Cgroups))?;
+        done(Step::Cgroups)?;
+
+        let (channel, end) = packet::pair().map_err(at(Step::Clone))?;
+        let plan = Plan { is_blank: true, fail_after, ..Plan::of(broker, end.as_fd()) };
+        let pid = born(broker, &plan, network.as_fd(), leaf.as_fd(), record)?;
         drop(end);
-        write_id_maps(broker.proc.as_fd(), pid, id_base)?;
-        let masks = broker.fresh_masks()?;
-        child::hand_furniture(channel.as_fd(), broker.fresh_dev()?.as_fd(), masks.as_fd())?;
-        until_readable(channel.as_fd(), READY_WAIT_MS)?;
+        done(Step::Clone)?;
+        write_id_maps(broker.proc.as_fd(), pid, id_base).map_err(at(Step::IdMaps))?;
+        done(Step::IdMaps)?;
+
+        let handed = broker.fresh_dev().and_then(|dev| {
+            child::hand_furniture(channel.as_fd(), dev.as_fd(), broker.fresh_masks()?.as_fd())?;
+            child::hand_leaves(channel.as_fd(), &joins, None)
+        });
+        // What the child says of its end is more than the broken pipe.
+        let waited = handed.and_then(|()| until_readable(channel.as_fd(), FURNISH_WAIT_MS));
         let mut bytes = [0; 16];
-        let received = packet::receive_into(channel.as_fd(), &mut bytes, libc::MSG_DONTWAIT)?;
-        match &bytes[..received.len] {
-            said if child::is_furnished(said) => Ok((id_base, pid, channel)),
-            said => Err(match child::failure(said) {
-                Some((step, errno)) => {
-                    let error = io::Error::from_raw_os_error(errno);
-                    io::Error::new(error.kind(), format!("{}: {error}", step.as_str()))
-                }
-                None => io::Error::from_raw_os_error(libc::ECHILD),
+        let said = receive(channel.as_fd(), &mut bytes);
+        match (waited, said) {
+            (Ok(()), Some(said)) if child::is_furnished(said) => Ok((id_base, pid, channel)),
+            (waited, said) => Err(match (said.and_then(child::failure), waited) {
+                (Some((step, errno)), _) => (step, io::Error::from_raw_os_error(errno)),
+                (None, Err(error)) => (Step::HandIn, error),
+                (None, Ok(())) => (Step::HandIn, io::Error::from_raw_os_error(libc::ECHILD)),
             }),
         }
     }
@@ -85,8 +113,8 @@ impl Blank {
 
     /// Ends it; what would not go.
     pub fn end(self, broker: &Broker) -> Vec<String> {
-        let Self { record, channel, .. } = self;
+        let Self { record, channel, name, .. } = self;
         drop(channel);
-        teardown(broker, NURSERY, record)
+        teardown(broker, &name, record)
     }
 }

@@ -2,9 +2,9 @@
 //! gives up every privilege init does not need.
 //!
 //! ```text
-//! cloned ──furniture──> /proc and /dev as every sandbox has them ──order──> its root, names, cgroups ──> init
+//! cloned ──furniture──> /proc, /dev ──leaves──> its cgroups ──order──> its root and names ──> init
 //! ```
-//! The first half needs nothing of the request: beside it the broker makes the root, or it is done before
+//! The furniture needs nothing of the request: the broker makes the root beside it, or it stands before
 //! anybody asked (a [blank](super::blank)).
 //!
 //! It is a fork of a process with several threads, so nothing here allocates, locks or panics. The
@@ -18,7 +18,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use sandbox_init::{CHANNEL_FD, packet};
 
 use super::INIT_ID;
-use super::device_tree::Mask;
+use super::device_tree::{self, Mask};
 use super::protocol::Step;
 use super::serve::Broker;
 use crate::host::cgroup::JOINS_MAX;
@@ -67,27 +67,29 @@ impl<'a> Plan<'a> {
     }
 }
 
-/// What makes it the sandbox that was asked for. With descriptors: its root, of each v1 hierarchy the file
-/// where it moves itself into its leaf, and what goes over /usr if anything does.
+/// What makes it the sandbox that was asked for. With descriptors: its root, and what goes over /usr if anything
+/// does.
 #[derive(Debug)]
 pub struct Order<'a> {
     pub hostname: &'a CStr,
     /// `size=` of /dev/shm.
     pub shm_size: &'a CStr,
-    pub joins: usize,
     /// Of the steps after it was furnished.
     pub fail_after: Option<Step>,
 }
 
-/// A hostname, a number, their ends, and two bytes before them.
+/// A hostname, a number, their ends, and a byte before them.
 const ORDER_BYTES_MAX: usize = 128;
-/// Of an order that nothing is to fail after.
+/// A datagram that nothing is to fail after.
 const NO_STEP: u8 = u8::MAX;
+
+fn step_byte(fail_after: Option<Step>) -> u8 {
+    fail_after.map_or(NO_STEP, |step| step as u8)
+}
 
 impl<'a> Order<'a> {
     pub fn encode(&self) -> io::Result<Vec<u8>> {
-        let joins = u8::try_from(self.joins).map_err(|_| io::ErrorKind::InvalidInput)?;
-        let mut bytes = vec![joins, self.fail_after.map_or(NO_STEP, |step| step as u8)];
+        let mut bytes = vec![step_byte(self.fail_after)];
         bytes.extend_from_slice(self.hostname.to_bytes_with_nul());
         bytes.extend_from_slice(self.shm_size.to_bytes_with_nul());
         if bytes.len() > ORDER_BYTES_MAX {
@@ -97,11 +99,10 @@ impl<'a> Order<'a> {
     }
 
     fn decode(bytes: &'a [u8]) -> Option<Self> {
-        let (&joins, bytes) = bytes.split_first()?;
         let (&fail_after, bytes) = bytes.split_first()?;
         let hostname = CStr::from_bytes_until_nul(bytes).ok()?;
         let shm_size = CStr::from_bytes_until_nul(bytes.get(hostname.count_bytes() + 1..)?).ok()?;
-        Some(Self { hostname, shm_size, joins: joins.into(), fail_after: Step::from_byte(fail_after) })
+        Some(Self { hostname, shm_size, fail_after: Step::from_byte(fail_after) })
     }
 }
 
@@ -145,10 +146,11 @@ fn told(channel: BorrowedFd<'_>, bytes: &mut [u8]) -> Result<packet::Received, F
     }
 }
 
-/// What stands in every sandbox, still in the tree of the host that the child was born with: the masks lie over
-/// its /proc, with the sandbox's own over them, and the sandbox's /dev over its.
+/// What stands in every sandbox. Of a child that is cloned for a request it lies over /proc and /dev of the host's
+/// tree that it was born with. A blank has let go of that tree, for which the kernel takes its time: the masks are its root.
 struct Furniture {
     masks: OwnedFd,
+    proc: OwnedFd,
     dev: OwnedFd,
 }
 
@@ -163,7 +165,10 @@ fn enter(plan: &Plan<'_>) -> Result<(), Failed> {
     done(Step::Credentials, keep_only_needed(plan), None)?;
     // SAFETY: `keep_only_needed` put an open descriptor there, which lives until exec.
     let channel = unsafe { BorrowedFd::borrow_raw(CHANNEL_FD) };
-    let furniture = furnish(plan, channel)?;
+    let furniture = mount_furniture(plan, channel)?;
+    let mut byte = [NO_STEP];
+    let leaves = told(channel, &mut byte)?.fds;
+    done(Step::Attach, join_cgroups(leaves), Step::from_byte(byte[0]))?;
     if plan.is_blank {
         done(Step::HandIn, packet::send(channel, FURNISHED, &[], 0), None)?;
     }
@@ -175,24 +180,30 @@ fn enter(plan: &Plan<'_>) -> Result<(), Failed> {
     let (Some(order), Some(root)) = (order, fds.next()) else {
         return Err(fail(Step::HandIn, libc::EBADMSG));
     };
-    let mut joins = [const { None }; JOINS_MAX];
-    for place in joins.iter_mut().take(order.joins) {
-        *place = Some(fds.next().ok_or_else(|| fail(Step::HandIn, libc::EBADMSG))?);
-    }
     let usr = fds.next();
 
     let done = |step, result| done(step, result, order.fail_after);
-    done(Step::Root, open::directory(c"/").and_then(|top| mounts::attach(root.as_fd(), top.as_fd(), c"")))?;
-    done(Step::Shm, mount_shm(furniture.dev.as_fd(), order.shm_size))?;
-    done(Step::Moves, move_in(&furniture, root.as_fd()))?;
-    if let Some(usr) = usr {
-        done(Step::Usr, attach_beneath(usr.as_fd(), root.as_fd(), c"usr"))?;
+    let (masks, proc, dev) = (furniture.masks.as_fd(), furniture.proc.as_fd(), furniture.dev.as_fd());
+    done(Step::Shm, mount_shm(dev, order.shm_size))?;
+    let over_usr = |root| usr.as_ref().map_or(Ok(()), |usr| attach_beneath(usr.as_fd(), root, c"usr"));
+    if plan.is_blank {
+        done(Step::Root, mounts::attach(root.as_fd(), masks, device_tree::ROOT))?;
+        done(Step::Usr, over_usr(root.as_fd()))?;
+        // The masks go where they always lie.
+        done(Step::Pivot, mounts::pivot_behind(root.as_fd(), c"proc"))?;
+        let moved = mounts::attach(proc, masks, c"").and_then(|()| attach_beneath(dev, root.as_fd(), c"dev"));
+        done(Step::Moves, moved)?;
     } else {
-        done(Step::Usr, Ok(()))?;
+        let top = open::directory(c"/");
+        done(Step::Root, top.and_then(|top| mounts::attach(root.as_fd(), top.as_fd(), c"")))?;
+        // Each with what lies over it.
+        let moved = attach_beneath(masks, root.as_fd(), c"proc");
+        done(Step::Moves, moved.and_then(|()| attach_beneath(dev, root.as_fd(), c"dev")))?;
+        done(Step::Usr, over_usr(root.as_fd()))?;
+        done(Step::Pivot, mounts::pivot(root.as_fd()))?;
     }
-    done(Step::Pivot, mounts::pivot(root.as_fd()))?;
+    drop(usr);
     drop((root, furniture));
-    done(Step::Attach, join_cgroups(joins))?;
     done(Step::Names, take_names(order.hostname))?;
     done(Step::Stdio, null_stdio())?;
     done(Step::Privileges, drop_privileges())?;
@@ -218,7 +229,7 @@ fn enter(plan: &Plan<'_>) -> Result<(), Failed> {
 }
 
 /// Becomes root of the sandbox and mounts what needs no root of it.
-fn furnish(plan: &Plan<'_>, channel: BorrowedFd<'_>) -> Result<Furniture, Failed> {
+fn mount_furniture(plan: &Plan<'_>, channel: BorrowedFd<'_>) -> Result<Furniture, Failed> {
     let done = |step, result| done(step, result, plan.fail_after);
     // By the time it comes the ids are mapped.
     let mut handed = told(channel, &mut [0; 1])?.fds;
@@ -227,14 +238,27 @@ fn furnish(plan: &Plan<'_>, channel: BorrowedFd<'_>) -> Result<Furniture, Failed
         return Err(fail(Step::HandIn, libc::EBADMSG));
     };
     done(Step::Credentials, become_root())?;
-    let proc = match mount_proc(masks.as_fd()) {
-        Ok(proc) => proc,
-        Err(error) => return Err((Step::Proc, error)),
-    };
-    done(Step::Proc, Ok(()))?;
+    let proc = proc().map_err(|error| (Step::Proc, error))?;
+    if plan.is_blank {
+        let top = open::directory(c"/").and_then(|top| mounts::attach(masks.as_fd(), top.as_fd(), c""));
+        let put = top.and_then(|()| mounts::attach(proc.as_fd(), masks.as_fd(), device_tree::PROC));
+        done(Step::Proc, put)?;
+        done(Step::Dev, mounts::attach(dev.as_fd(), masks.as_fd(), device_tree::DEV))?;
+        done(Step::Release, mounts::pivot(masks.as_fd()))?;
+    } else {
+        // The masks first and the sandbox's over them: they must be attached for copies to be made, and there nobody
+        // can reach them.
+        let place =
+            open::directory(c"/proc").and_then(|place| mounts::attach(masks.as_fd(), place.as_fd(), c""));
+        done(Step::Proc, place.and_then(|()| mounts::attach(proc.as_fd(), masks.as_fd(), c"")))?;
+        let place =
+            open::directory(c"/dev").and_then(|place| mounts::attach(dev.as_fd(), place.as_fd(), c""));
+        done(Step::Dev, place)?;
+        done(Step::Release, Ok(()))?;
+    }
     done(Step::Masks, mask(proc.as_fd(), masks.as_fd(), plan.masked))?;
-    done(Step::Dev, mount_dev(dev.as_fd()))?;
-    Ok(Furniture { masks, dev })
+    done(Step::Terminals, mount_terminals(dev.as_fd()))?;
+    Ok(Furniture { masks, proc, dev })
 }
 
 /// Puts channel and init at their numbers and closes everything else: the broker's socket,
@@ -273,7 +297,7 @@ fn result(done: i32) -> io::Result<()> {
 }
 
 /// A change of identity of this thread, the only one there is. The C library's functions of these
-/// names lock its list of threads and wait for each: of the broker's other thread, which may be
+/// names lock its list of threads and wait for each: of a thread of the broker that is
 /// just starting, this copy would wait for ever.
 fn become_user(id: u32) -> io::Result<()> {
     // SAFETY: integers only.
@@ -305,30 +329,25 @@ fn attach_beneath(mount: BorrowedFd<'_>, root: BorrowedFd<'_>, place: &CStr) -> 
     mounts::attach(mount, place.as_fd(), c"")
 }
 
-/// The masks go to /proc first and the sandbox's over them: they must be attached for copies to be made,
-/// and there nobody can reach them.
-fn mount_proc(masks: BorrowedFd<'_>) -> io::Result<OwnedFd> {
+/// To be made while the host's, in full, is to be seen.
+fn proc() -> io::Result<OwnedFd> {
     let context = Context::open(c"proc")?;
     context.string(c"hidepid", c"invisible")?;
-    let proc = context.mount(mounts::NO_SUID | mounts::NO_DEV | mounts::NO_EXEC)?;
-    mounts::attach(masks, open::directory(c"/proc")?.as_fd(), c"")?;
-    mounts::attach(proc.as_fd(), masks, c"")?;
-    Ok(proc)
+    context.mount(mounts::NO_SUID | mounts::NO_DEV | mounts::NO_EXEC)
 }
 
 fn mask(proc: BorrowedFd<'_>, masks: BorrowedFd<'_>, masked: &[Mask]) -> io::Result<()> {
     let settings = mounts::clone_tree(proc, c"sys")?;
     mounts::set_attributes(settings.as_fd(), mounts::READ_ONLY, None)?;
     mounts::attach(settings.as_fd(), proc, c"sys")?;
-    // From the masks, `..` leads to the root and from there `proc` to what lies over the masks:
-    // one call for each where descriptors would take three. Nobody else is in this namespace yet.
+    // From the masks, `..` leads to the root, which they may be themselves, and from there `proc` to what lies over the
+    // host's: one call for each where descriptors would take three. Nobody else is in this namespace yet.
     // SAFETY: no memory involved.
     result(unsafe { libc::fchdir(masks.as_raw_fd()) })?;
     masked.iter().try_for_each(|mask| mounts::bind(mask.cover, &mask.place))
 }
 
-fn mount_dev(dev: BorrowedFd<'_>) -> io::Result<()> {
-    mounts::attach(dev, open::directory(c"/dev")?.as_fd(), c"")?;
+fn mount_terminals(dev: BorrowedFd<'_>) -> io::Result<()> {
     let terminals = Context::open(c"devpts")?;
     terminals.string(c"ptmxmode", c"0666")?;
     terminals.string(c"mode", c"0620")?;
@@ -346,15 +365,9 @@ fn mount_shm(dev: BorrowedFd<'_>, size: &CStr) -> io::Result<()> {
     mounts::attach(shared.as_fd(), dev, c"shm")
 }
 
-/// Each with what lies over it.
-fn move_in(furniture: &Furniture, root: BorrowedFd<'_>) -> io::Result<()> {
-    attach_beneath(furniture.masks.as_fd(), root, c"proc")?;
-    attach_beneath(furniture.dev.as_fd(), root, c"dev")
-}
-
 /// Whoever moves itself, and alone, takes no lock that every fork of the host waits for.
-fn join_cgroups(joins: [Option<OwnedFd>; JOINS_MAX]) -> io::Result<()> {
-    for place in joins.into_iter().flatten() {
+fn join_cgroups(leaves: [Option<OwnedFd>; packet::FDS_MAX]) -> io::Result<()> {
+    for place in leaves.into_iter().flatten() {
         // SAFETY: one byte is written from a constant. Closing it gives up the last way to the leaf.
         if unsafe { libc::write(place.as_raw_fd(), c"0".as_ptr().cast(), 1) } < 0 {
             return Err(io::Error::last_os_error());
@@ -404,6 +417,15 @@ fn drop_privileges() -> io::Result<()> {
 /// The parent's side: what the child mounts before it has a root.
 pub fn hand_furniture(channel: BorrowedFd<'_>, dev: BorrowedFd<'_>, masks: BorrowedFd<'_>) -> io::Result<()> {
     packet::send(channel, FURNISHED, &[dev.as_raw_fd(), masks.as_raw_fd()], 0)
+}
+
+/// Of each v1 hierarchy, the file that takes a "0" from the child, which moves itself.
+pub fn hand_leaves(channel: BorrowedFd<'_>, leaves: &[OwnedFd], fail_after: Option<Step>) -> io::Result<()> {
+    let mut fds = [-1; JOINS_MAX];
+    for (place, leaf) in fds.iter_mut().zip(leaves) {
+        *place = leaf.as_raw_fd();
+    }
+    packet::send(channel, &[step_byte(fail_after)], &fds[..leaves.len().min(fds.len())], 0)
 }
 
 /// Whether a blank said that it is furnished.

@@ -29,8 +29,13 @@ const LINKS: [(&CStr, &CStr); 5] = [
 const MASK_FILE: &CStr = c"file";
 const MASK_DIR: &CStr = c"dir";
 
+/// Places of a child that waits for its root, of which the masks are the root.
+pub const PROC: &CStr = c"proc";
+pub const DEV: &CStr = c"dev";
+pub const ROOT: &CStr = c"root";
+
 /// What lies over a file or directory of /proc. Both paths start at the masks, while those lie
-/// beneath /proc.
+/// beneath /proc or are the root.
 #[derive(Debug)]
 pub struct Mask {
     pub cover: &'static CStr,
@@ -71,12 +76,14 @@ pub fn dev() -> io::Result<OwnedFd> {
     Ok(tree)
 }
 
-/// A detached, read-only tree of [`MASK_FILE`] and [`MASK_DIR`].
+/// A detached, read-only tree of [`MASK_FILE`] and [`MASK_DIR`], and of places for mounts.
 pub fn masks() -> io::Result<OwnedFd> {
     let tree = small_tmpfs()?;
     let flags = libc::O_CREAT | libc::O_EXCL | libc::O_WRONLY;
     open::beneath(tree.as_fd(), MASK_FILE, flags, 0o444, 0)?;
-    open::make_dir(tree.as_fd(), MASK_DIR, 0o555)?;
+    for dir in [MASK_DIR, PROC, DEV, ROOT] {
+        open::make_dir(tree.as_fd(), dir, 0o555)?;
+    }
     mounts::set_attributes(tree.as_fd(), mounts::READ_ONLY | mounts::NO_DEV | mounts::NO_ATIME, None)?;
     Ok(tree)
 }

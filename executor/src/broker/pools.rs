@@ -10,6 +10,7 @@ pub mod disks;
 pub mod groups;
 mod rate;
 
+use std::collections::VecDeque;
 use std::io::Write;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
@@ -18,13 +19,15 @@ use std::time::{Duration, Instant};
 use self::disks::{Disk, Disks};
 use self::groups::{Groups, Returned};
 use self::rate::Rate;
-use super::blank::{Blank, NURSERY};
+use super::blank::Blank;
 use super::networks::{Maker, Network};
-use super::protocol::Levels;
+use super::protocol::{Levels, Step};
 use super::serve::{Broker, CREATION_WIDTH, lock};
 
 /// Children held ready, each with a network namespace.
 pub const BLANKS_AHEAD: usize = 32;
+/// What the leaves of one are called before a number; no group of memory is.
+const BLANK: &str = "pool.b";
 /// Network namespaces held ready beside those.
 pub const NETWORKS_AHEAD: usize = 64;
 /// Namespaces that wait for the kernel to take them down, past which none is made ahead. Each keeps
@@ -49,13 +52,14 @@ pub struct Pools {
 struct State {
     /// Creations in flight.
     creating: usize,
-    /// Creations in flight beside which a network may be begun.
+    /// Creations in flight beside which a network or a blank may be begun.
     creating_beside_max: usize,
     ending: bool,
-    /// Nothing was short, at least once.
-    was_full: bool,
-    blanks: Vec<Blank>,
+    /// The one that waits longest goes first.
+    blanks: VecDeque<Blank>,
     blanks_not_before: Option<Instant>,
+    blanks_made: u64,
+    blank_fails_after: Option<Step>,
     networks: Vec<Network>,
     networks_not_before: Option<Instant>,
     networks_made: u64,
@@ -71,8 +75,8 @@ struct State {
 #[derive(Debug)]
 enum Piece {
     Network,
-    /// In that network.
-    Blank(Network),
+    /// Under that name, in that network, of that memory group.
+    Blank(String, Network, Option<String>),
     /// Of that name.
     Group(String),
     Reset(Returned),
@@ -111,9 +115,10 @@ impl Pools {
             creating: 0,
             creating_beside_max: cpus.saturating_sub(1).min(CREATION_WIDTH - 1),
             ending: !ahead,
-            was_full: false,
-            blanks: Vec::with_capacity(BLANKS_AHEAD),
+            blanks: VecDeque::with_capacity(BLANKS_AHEAD),
             blanks_not_before: None,
+            blanks_made: 0,
+            blank_fails_after: None,
             networks: Vec::with_capacity(NETWORKS_AHEAD),
             networks_not_before: None,
             networks_made: 0,
@@ -130,7 +135,7 @@ impl Pools {
         lock(&self.state)
     }
 
-    /// Nothing is made ahead while this lives.
+    /// But for networks and blanks, nothing is made ahead while this lives.
     pub fn creating(&self) -> Creating<'_> {
         let mut state = self.lock();
         state.creating += 1;
@@ -141,7 +146,7 @@ impl Pools {
     /// One that waits for its order. One that does no more is ended.
     pub fn blank(&self, broker: &Broker) -> Option<Blank> {
         loop {
-            let taken = self.lock().blanks.pop();
+            let taken = self.lock().blanks.pop_front();
             self.changed.notify_all();
             let blank = taken?;
             if blank.waits() {
@@ -149,6 +154,16 @@ impl Pools {
             }
             say_left(&blank.end(broker));
         }
+    }
+
+    /// The next one fails after this step. For tests.
+    pub fn fail_next_blank(&self, step: Step) {
+        self.lock().blank_fails_after = Some(step);
+    }
+
+    /// After which step the one that is being made fails.
+    pub fn blank_fails_after(&self) -> Option<Step> {
+        self.lock().blank_fails_after.take()
     }
 
     pub fn network(&self) -> Option<Network> {
@@ -264,12 +279,11 @@ impl Pools {
                 };
                 state.networks.push(made.map_err(|error| ("a network namespace", error))?);
             }
-            Piece::Blank(network) => {
-                let nursery = broker.tree.make_waiting_leaf(NURSERY).map_err(|error| ("a leaf", error))?;
-                let made = Blank::make(broker, network, &nursery);
+            Piece::Blank(name, network, group) => {
+                let made = Blank::make(broker, name, network, group.as_deref());
                 let mut state = self.lock();
                 state.blanks_not_before = made.is_err().then(|| Instant::now() + FAILED_PAUSE);
-                state.blanks.push(made.map_err(|error| ("a blank", error))?);
+                state.blanks.push_back(made.map_err(|error| ("a blank", error))?);
             }
             Piece::Group(name) => {
                 let made = broker.tree.make_memory_group(&name);
@@ -311,13 +325,11 @@ impl Pools {
     pub fn destroy(&self, broker: &Broker) -> Vec<String> {
         let blanks = std::mem::take(&mut self.lock().blanks);
         // All at once, so that none is waited for while it runs.
-        let killed = broker.tree.kill(NURSERY);
-        let mut left: Vec<_> =
-            killed.err().map(|error| format!("killing {NURSERY}: {error}")).into_iter().collect();
+        let killed = blanks.iter().map(|blank| (&blank.name, broker.tree.kill(&blank.name)));
+        let mut left: Vec<_> = killed
+            .filter_map(|(name, killed)| killed.err().map(|error| format!("killing {name}: {error}")))
+            .collect();
         left.extend(blanks.into_iter().flat_map(|blank| blank.end(broker)));
-        left.extend(
-            broker.tree.remove_waiting_leaf(NURSERY).err().map(|error| format!("{NURSERY}: {error}")),
-        );
         let mut state = self.lock();
         state.networks.clear();
         for group in state.groups.all() {
@@ -341,11 +353,8 @@ impl State {
 
     /// Files the time since the last change of what goes on.
     fn look(&mut self, now: Instant) {
-        let is_full = self.is_full();
-        self.was_full |= is_full;
-        // Until all was made once, what is short was taken by nobody.
-        let busy = self.creating > 0 || (self.was_full && !is_full && !self.ending);
-        self.rate.is_busy(busy, now);
+        let can_make = self.due_in(now) == Some(Duration::ZERO) && !self.ending;
+        self.rate.look(self.creating > 0, self.is_full(), can_make, now);
     }
 
     /// In how long a piece may be begun; none if nothing is short, or not while as much is created.
@@ -373,7 +382,8 @@ impl State {
             && self.blanks_not_before.is_none_or(|at| at <= now)
             && let Some(network) = self.networks.pop()
         {
-            return Some(Piece::Blank(network));
+            self.blanks_made += 1;
+            return Some(Piece::Blank(format!("{BLANK}{}", self.blanks_made), network, self.groups.take()));
         }
         if self.networks.len() < NETWORKS_AHEAD && self.networks_not_before.is_none_or(|at| at <= now) {
             return Some(Piece::Network);

@@ -67,6 +67,8 @@ pub enum Action {
     },
     /// How much is made ahead.
     Levels,
+    /// Of this there is no reply: the next child made ahead fails after the step. For tests.
+    FailBlank(Step),
     /// Of these there is no reply. With the control socket of a keeper, for the next executor.
     Keeper,
     /// Without its executor the broker keeps the sandboxes until then: CLOCK_BOOTTIME, in microseconds.
@@ -141,7 +143,7 @@ pub struct Levels {
     pub is_full: bool,
 }
 
-#[derive(Debug, Clone, Copy, Serialize, Deserialize)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Created {
     /// The host's number of the sandbox's uid and gid 0.
     pub id_base: u32,
@@ -149,6 +151,8 @@ pub struct Created {
     pub init_pid: i32,
     /// Size of the writable layer if its pages count as memory, else 0.
     pub memory_disk: Bytes,
+    /// What its v2 leaf is called, if not by its id.
+    pub leaf: Option<String>,
 }
 
 /// Which step of provisioning failed, and why. Everything was undone.
@@ -174,8 +178,8 @@ pub enum Problem {
 
 macro_rules! steps {
     ($($(#[$doc:meta])* $name:ident => $text:literal,)*) => {
-        /// The steps of provisioning. Up to `Dev` they need nothing of what is asked for.
-        /// `Credentials` to `Dev` happen in the child, beside the ones after them, as all from `Root` on.
+        /// The steps of provisioning. Up to `Terminals` they need nothing of what is asked for.
+        /// `Credentials` to `Terminals` happen in the child, beside the ones after them, as are `Attach` and all from `Root` on.
         #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
         #[repr(u8)]
         pub enum Step { $($(#[$doc])* $name,)* }
@@ -195,11 +199,14 @@ steps! {
     IdMaps => "writing the id maps",
     Credentials => "becoming root of the sandbox",
     Proc => "mounting /proc",
+    Dev => "mounting /dev",
+    Release => "letting the tree of the host go",
     Masks => "masking /proc",
     /// The last that a [blank](super::blank) has behind it.
-    Dev => "mounting /dev",
+    Terminals => "mounting /dev/pts",
     Disk => "making the writable layer",
     Cgroups => "making the cgroups",
+    Attach => "joining the cgroups",
     Layers => "mapping the layers",
     Overlay => "mounting the overlay",
     MountPoints => "preparing mount points and the working directory",
@@ -209,7 +216,6 @@ steps! {
     Moves => "moving /proc and /dev beneath the root",
     Usr => "mounting /usr",
     Pivot => "pivot_root",
-    Attach => "joining the cgroups",
     Names => "naming the host and the cgroup namespace",
     Stdio => "opening /dev/null",
     Privileges => "dropping capabilities",
@@ -222,7 +228,7 @@ steps! {
 impl Step {
     /// Whether a blank has it behind it.
     pub fn is_ahead(self) -> bool {
-        self as u8 <= Self::Dev as u8
+        self as u8 <= Self::Terminals as u8
     }
 
     pub fn from_byte(byte: u8) -> Option<Self> {

@@ -15,6 +15,7 @@ use rollout::quantity::TMPFS_DISK_MAX;
 use sandbox_init::message::Event;
 use sandbox_init::packet;
 
+use super::blank::Blank;
 use super::child::{self, Order, Plan};
 use super::networks::{Coming, Networks};
 use super::pools::disks;
@@ -105,8 +106,9 @@ fn build(
     let may_be_blank = !create.fail_after.is_some_and(Step::is_ahead);
     let child = match may_be_blank.then(|| broker.pools.blank(broker)).flatten() {
         Some(blank) => {
-            *record = blank.record;
-            Child::Waits { id_base: blank.id_base, pid: blank.pid, channel: blank.channel }
+            let Blank { record: made, name, id_base, pid, channel } = blank;
+            *record = Record { waited_as: Some(name.clone()), ..made };
+            Child::Waits { name, id_base, pid, channel }
         }
         None => {
             let full = |used: u64, limit: u64| Problem::Full { ceiling: "uid ranges".into(), used, limit };
@@ -124,25 +126,32 @@ fn build(
     let (upper, work) = upper_dirs(disk.as_fd(), base).map_err(at(Step::Disk))?;
     done(Step::Disk)?;
 
-    record.cgroups = true;
     let limits = Limits::new(&create.limit, memory_disk);
-    let group = broker.pools.group();
-    let created = broker.tree.create(&create.id, &limits, group.as_deref());
-    if let (Err(_), Some(group)) = (&created, &group) {
-        // If it has the sandbox's name by now, it goes with the sandbox.
-        broker.tree.remove_memory_group(group).map_err(at(Step::Cgroups))?;
-    }
-    created.map_err(at(Step::Cgroups))?;
-    let joins = broker.tree.joins(&create.id).map_err(at(Step::Cgroups))?;
-    done(Step::Cgroups)?;
-
+    let fail_after = create.fail_after.filter(|step| !step.is_ahead());
     let (pid, channel) = match child {
-        Child::Waits { pid, channel, .. } => {
-            broker.tree.enter(&create.id, pid).map_err(at(Step::Cgroups))?;
-            record.in_leaf = true;
+        Child::Waits { name, pid, channel, .. } => {
+            broker.tree.hand_on(&name, &create.id, &limits).map_err(at(Step::Cgroups))?;
+            // Each of its leaves has the name of the sandbox now, or is known by it.
+            record.waited_as = None;
+            done(Step::Cgroups)?;
+            done(Step::Attach)?;
             (pid, channel)
         }
-        Child::Unborn { network, .. } => start(broker, create, network, record)?,
+        Child::Unborn { network, .. } => {
+            record.cgroups = true;
+            let group = broker.pools.group();
+            let created = broker.tree.create(&create.id, &limits, group.as_deref());
+            if let (Err(_), Some(group)) = (&created, &group) {
+                // If it has the sandbox's name by now, it goes with the sandbox.
+                broker.tree.remove_memory_group(group).map_err(at(Step::Cgroups))?;
+            }
+            created.map_err(at(Step::Cgroups))?;
+            let joins = broker.tree.joins(&create.id).map_err(at(Step::Cgroups))?;
+            done(Step::Cgroups)?;
+            let (pid, channel) = start(broker, create, network, record)?;
+            told(channel.as_fd(), child::hand_leaves(channel.as_fd(), &joins, fail_after))?;
+            (pid, channel)
+        }
     };
 
     let userns = proc_file(broker.proc.as_fd(), pid, "ns/user", libc::O_RDONLY).map_err(at(Step::Layers))?;
@@ -175,31 +184,24 @@ fn build(
     let hostname =
         CString::new(create.id.as_str()).map_err(|_| at(Step::HandIn)(io::ErrorKind::InvalidInput.into()))?;
     let shm_size = CString::new((create.limit.memory.0 / 2).to_string()).unwrap_or_default();
-    let order = Order {
-        hostname: &hostname,
-        shm_size: &shm_size,
-        joins: joins.len(),
-        fail_after: create.fail_after.filter(|step| !step.is_ahead()),
-    };
+    let order = Order { hostname: &hostname, shm_size: &shm_size, fail_after };
     let order = order.encode().map_err(at(Step::HandIn))?;
-    let handed: Vec<_> = [&root].into_iter().chain(&joins).chain(&usr).map(AsRawFd::as_raw_fd).collect();
-    if let Err(error) = packet::send(channel.as_fd(), &order, &handed, 0) {
-        // The child failed before it listened: what it reported says more than the broken pipe.
-        return Err(reported(channel.as_fd()).unwrap_or_else(|| at(Step::HandIn)(error)));
-    }
-    drop((root, joins, usr));
+    let handed: Vec<_> = [&root].into_iter().chain(&usr).map(AsRawFd::as_raw_fd).collect();
+    told(channel.as_fd(), packet::send(channel.as_fd(), &order, &handed, 0))?;
+    drop((root, usr));
     done(Step::HandIn)?;
 
     until_ready(channel.as_fd())?;
     done(Step::Exec)?;
-    let created = Created { id_base: base, init_pid: pid, memory_disk };
+    let leaf = broker.tree.other_name(&create.id);
+    let created = Created { id_base: base, init_pid: pid, memory_disk, leaf };
     Ok((created, [channel, outside, upper, disk].into_iter().chain(lowers).collect()))
 }
 
 /// Who becomes init.
 enum Child {
     /// A blank.
-    Waits { id_base: u32, pid: i32, channel: OwnedFd },
+    Waits { name: String, id_base: u32, pid: i32, channel: OwnedFd },
     /// Its network is there or being made.
     Unborn { id_base: u32, network: Coming },
 }
@@ -232,7 +234,6 @@ fn start(
     let (channel, end) = packet::pair().map_err(at(Step::Clone))?;
     let fail_after = create.fail_after.filter(|step| step.is_ahead());
     let plan = Plan { fail_after, ..Plan::of(broker, end.as_fd()) };
-    record.in_leaf = true;
     let born = born(broker, &plan, network.namespace.as_fd(), leaf.as_fd(), record);
     let pid = born.map_err(|(step, error)| at(step)(error))?;
     done(Step::Clone)?;
@@ -242,9 +243,7 @@ fn start(
     done(Step::IdMaps)?;
     let (dev, masks) =
         broker.fresh_dev().and_then(|dev| Ok((dev, broker.fresh_masks()?))).map_err(at(Step::HandIn))?;
-    if let Err(error) = child::hand_furniture(channel.as_fd(), dev.as_fd(), masks.as_fd()) {
-        return Err(reported(channel.as_fd()).unwrap_or_else(|| at(Step::HandIn)(error)));
-    }
+    told(channel.as_fd(), child::hand_furniture(channel.as_fd(), dev.as_fd(), masks.as_fd()))?;
     Ok((pid, channel))
 }
 
@@ -495,19 +494,29 @@ pub fn until_readable(channel: BorrowedFd<'_>, timeout_ms: i32) -> io::Result<()
     }
 }
 
+/// A child that failed before it listened reported what says more than the broken pipe.
+fn told(channel: BorrowedFd<'_>, sent: io::Result<()>) -> Result<(), Failed> {
+    sent.map_err(|error| reported(channel).unwrap_or((Step::HandIn, Cause::Io(error))))
+}
+
 /// What the child said before it ended, if it said anything.
 fn reported(channel: BorrowedFd<'_>) -> Option<Failed> {
     said(channel)?.err()
 }
 
+/// What waits on a channel, if anything does.
+pub fn receive<'a>(channel: BorrowedFd<'_>, bytes: &'a mut [u8; 16]) -> Option<&'a [u8]> {
+    // A child that ended before it read our last word leaves a reset ahead of its own: once.
+    let received = packet::receive_into(channel, bytes, libc::MSG_DONTWAIT)
+        .or_else(|_reset| packet::receive_into(channel, bytes, libc::MSG_DONTWAIT))
+        .ok()?;
+    bytes.get(..received.len)
+}
+
 /// The first word on a channel: of init, or of a child that did not become it.
 fn said(channel: BorrowedFd<'_>) -> Option<Result<Event, Failed>> {
     let mut bytes = [0; 16];
-    // A child that ended before it read our last word leaves a reset ahead of its own: once.
-    let received = packet::receive_into(channel, &mut bytes, libc::MSG_DONTWAIT)
-        .or_else(|_reset| packet::receive_into(channel, &mut bytes, libc::MSG_DONTWAIT))
-        .ok()?;
-    let bytes = &bytes[..received.len];
+    let bytes = receive(channel, &mut bytes)?;
     if let Some((step, errno)) = child::failure(bytes) {
         return Some(Err((step, Cause::Io(io::Error::from_raw_os_error(errno)))));
     }

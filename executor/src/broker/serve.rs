@@ -111,9 +111,12 @@ pub fn run(socket: OwnedFd) -> Result<(), Error> {
     let mut left = Vec::new();
     std::thread::scope(|scope| {
         scope.spawn(|| asked.serve(&broker.pools.maker, broker.host_network.as_fd()));
-        scope.spawn(|| broker.pools.run(&broker));
-        // Threads that serve one executor after the other: the kernel kills an init with the thread that
-        // started it. Whoever makes networks ends with those who ask.
+        // The kernel kills an init with the thread that started it: these live until the end, whoever is served.
+        // Whoever makes networks ends with those who ask.
+        scope.spawn(|| {
+            let _lifeline = Lifeline(&broker);
+            broker.pools.run(&broker);
+        });
         let (said, rested) = mpsc::channel();
         let serving: [_; CREATION_WIDTH] = std::array::from_fn(|_| {
             let (broker, networks, said) = (&broker, networks.clone(), said.clone());
@@ -168,6 +171,18 @@ fn destroy_all(broker: &Broker, left: &mut Vec<String>) {
     }
     for (id, record) in records {
         left.extend(teardown(broker, &id, record));
+    }
+}
+
+/// Ends everything if its thread panics: what that started ends with it.
+struct Lifeline<'a>(&'a Broker);
+
+impl Drop for Lifeline<'_> {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            self.0.is_over.store(true, Ordering::Release);
+            super::client::shut(&self.0.socket());
+        }
     }
 }
 
@@ -286,6 +301,10 @@ impl Broker {
                     }
                 }
                 Action::Levels => (Outcome::Levels(self.pools.levels()), Scaffold::default()),
+                Action::FailBlank(step) => {
+                    self.pools.fail_next_blank(step);
+                    continue;
+                }
                 Action::Keeper => {
                     lock(&self.keepers).extend(fds);
                     continue;

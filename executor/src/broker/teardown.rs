@@ -15,8 +15,8 @@ pub struct Record {
     pub id_base: Option<u32>,
     pub cgroups: bool,
     pub init_pid: Option<i32>,
-    /// Init is in the sandbox's own leaf, so that it goes with that.
-    pub in_leaf: bool,
+    /// What its leaves were called while it was a blank, some of which may still be.
+    pub waited_as: Option<String>,
     pub network: Option<InUse>,
     /// Number of the loop device, and bytes it promised.
     pub disk: Option<(u32, u64)>,
@@ -27,18 +27,12 @@ pub struct Record {
 pub fn teardown(broker: &Broker, id: &str, mut record: Record) -> Vec<String> {
     let mut left = Vec::new();
     let mut gone = true;
-    if record.cgroups
-        && let Err(error) = broker.tree.kill(id)
-    {
-        left.push(format!("killing {id}: {error}"));
+    for leaf in [Some(id), record.waited_as.as_deref()].into_iter().flatten().filter(|_| record.cgroups) {
+        if let Err(error) = broker.tree.kill(leaf) {
+            left.push(format!("killing {leaf}: {error}"));
+        }
     }
     if let Some(pid) = record.init_pid {
-        // Our own child, which nobody has reaped: the number is its.
-        if !record.in_leaf
-            && let Err(error) = clone::kill(pid)
-        {
-            left.push(format!("killing init {pid} of {id}: {error}"));
-        }
         match clone::reap(pid, REAP_WAIT_MS) {
             Ok(true) => {}
             Ok(false) => {
@@ -58,6 +52,7 @@ pub fn teardown(broker: &Broker, id: &str, mut record: Record) -> Vec<String> {
             broker.pools.take_back(moved.is_ok().then_some(place));
         }
         left.extend(broker.tree.remove(id));
+        left.extend(record.waited_as.iter().flat_map(|leaf| broker.tree.remove(leaf)));
     }
     drop(record.network.take());
     lock(&record.scaffold).clear();

@@ -4,12 +4,14 @@
 //! controller does: on a v1 hierarchy, or on the same v2 leaf. Everything goes through directory
 //! descriptors, so it works in a mount namespace that no longer shows the cgroup trees.
 
+use std::collections::BTreeMap;
 use std::ffi::{CStr, CString, OsString};
 use std::fs;
 use std::io::{self, Read};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
+use std::sync::Mutex;
 use std::time::Duration;
 
 use rollout::Bytes;
@@ -18,7 +20,10 @@ use rollout::quantity::Limit;
 use super::open;
 
 pub mod memory_groups;
+mod names;
 mod trees;
+
+pub use names::sandbox_of;
 
 /// The one name Rollyard uses at the top of a hierarchy.
 pub const PARENT: &str = "rollyard";
@@ -138,6 +143,8 @@ pub struct Tree {
     /// The hierarchies' own roots, in the order of `dirs`.
     roots: Vec<OwnedFd>,
     instance: String,
+    /// By sandbox, the name of its v2 leaf where that is another one than its id.
+    leaves: Mutex<BTreeMap<String, String>>,
 }
 
 const MEMORY: usize = 0;
@@ -208,7 +215,13 @@ impl Tree {
             .filter_map(|parent| parent.parent()?.parent())
             .map(|root| open::directory(&name(&root.to_string_lossy())?))
             .collect::<io::Result<_>>()?;
-        Ok(Self { dirs, places, roots, instance: instance.to_owned() })
+        let tree = Self { dirs, places, roots, instance: instance.to_owned(), leaves: Mutex::default() };
+        for leaf in tree.leaves()? {
+            if let Some(id) = sandbox_of(tree.dirs[0].as_fd(), &name(&leaf)?) {
+                tree.know(&id, &leaf);
+            }
+        }
+        Ok(tree)
     }
 
     /// Removes the parents this executor made, at its end. Those that hold anything stay: a leaf
@@ -227,6 +240,13 @@ impl Tree {
     /// Makes the leaves of a sandbox and sets its limits. `group`: a memory group that is handed on
     /// becomes the sandbox's, and what the kernel makes of its limit is read back.
     pub fn create(&self, id: &str, limits: &Limits, group: Option<&str>) -> io::Result<()> {
+        self.make_leaves(id, group)?;
+        self.limit(id, limits)?;
+        if group.is_some() { self.check_memory_limit(id, limits) } else { Ok(()) }
+    }
+
+    /// Makes leaves of this name in every hierarchy, of memory by renaming `group` if there is one.
+    pub fn make_leaves(&self, id: &str, group: Option<&str>) -> io::Result<()> {
         let leaf = name(id)?;
         if let Some(group) = group {
             self.rename_memory_group(group, id)?;
@@ -235,11 +255,6 @@ impl Tree {
             if group.is_none() || place != self.places[MEMORY].0 {
                 open::make_dir(dir.as_fd(), &leaf, 0o755)?;
             }
-        }
-        self.limit(id, limits)?;
-        // The kernel rounds down to whole pages.
-        if group.is_some() && limits.memory.0 - self.memory_limit(id)?.min(limits.memory.0) >= PAGE_MAX {
-            return Err(io::Error::from_raw_os_error(libc::EBADMSG));
         }
         Ok(())
     }
@@ -290,35 +305,10 @@ impl Tree {
 
     /// The v2 leaf, to clone into.
     pub fn leaf(&self, id: &str) -> io::Result<OwnedFd> {
-        open::at(self.dirs[0].as_fd(), &name(id)?, libc::O_PATH | libc::O_DIRECTORY)
+        open::at(self.dirs[0].as_fd(), &self.path(0, id)?, libc::O_PATH | libc::O_DIRECTORY)
     }
 
-    /// Makes a leaf in the v2 tree alone, where processes wait for the leaves of their sandboxes; one that is
-    /// there is as good.
-    pub fn make_waiting_leaf(&self, leaf: &str) -> io::Result<OwnedFd> {
-        match open::make_dir(self.dirs[0].as_fd(), &name(leaf)?, 0o755) {
-            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
-            other => other?,
-        }
-        self.leaf(leaf)
-    }
-
-    /// One that is gone is no error.
-    pub fn remove_waiting_leaf(&self, leaf: &str) -> io::Result<()> {
-        Self::remove_from(self.dirs[0].as_fd(), &name(leaf)?)
-    }
-
-    /// Moves a process, born elsewhere, into the v2 leaf of a sandbox.
-    pub fn enter(&self, id: &str, pid: i32) -> io::Result<()> {
-        open::write_at(
-            self.dirs[0].as_fd(),
-            &name(&format!("{id}/cgroup.procs"))?,
-            pid.to_string().as_bytes(),
-        )
-    }
-
-    /// Of each v1 leaf, the file that takes a "0" from a process of one thread (born in the v2
-    /// leaf) which moves itself. At most [`JOINS_MAX`].
+    /// Of each v1 leaf, the file that takes a "0" from a process of one thread which moves itself. At most [`JOINS_MAX`].
     pub fn joins(&self, id: &str) -> io::Result<Vec<OwnedFd>> {
         let tasks = name(&format!("{id}/tasks"))?;
         self.dirs[1..].iter().map(|dir| open::at(dir.as_fd(), &tasks, libc::O_WRONLY)).collect()
@@ -326,7 +316,7 @@ impl Tree {
 
     /// Kills every process of the sandbox at once. A leaf that is gone is no error.
     pub fn kill(&self, id: &str) -> io::Result<()> {
-        match open::write_at(self.dirs[0].as_fd(), &name(&format!("{id}/cgroup.kill"))?, b"1") {
+        match open::write_at(self.dirs[0].as_fd(), &self.path(0, &format!("{id}/cgroup.kill"))?, b"1") {
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
             other => other,
         }
@@ -336,7 +326,7 @@ impl Tree {
     /// them: see [`is_frozen`](Self::is_frozen).
     pub fn freeze(&self, id: &str, freeze: bool) -> io::Result<()> {
         let value = if freeze { b"1" } else { b"0" };
-        open::write_at(self.dirs[0].as_fd(), &name(&format!("{id}/cgroup.freeze"))?, value)
+        open::write_at(self.dirs[0].as_fd(), &self.path(0, &format!("{id}/cgroup.freeze"))?, value)
     }
 
     /// Whether every process of the sandbox stands still.
@@ -349,10 +339,13 @@ impl Tree {
         self.remove_trees(id);
         let mut left = Vec::new();
         for (index, dir) in self.dirs.iter().enumerate() {
-            let removed = name(id).and_then(|leaf| Self::remove_from(dir.as_fd(), &leaf));
+            let removed = self.path(index, id).and_then(|leaf| Self::remove_from(dir.as_fd(), &leaf));
             if let Err(error) = removed {
                 left.push(format!("cgroup {id} of hierarchy {index}: {error}"));
             }
+        }
+        if left.is_empty() {
+            self.forget(id);
         }
         left
     }
@@ -434,7 +427,8 @@ impl Tree {
 
     fn read(&self, place: usize, path: &str) -> io::Result<String> {
         let mut file =
-            fs::File::from(open::at(self.dirs[place].as_fd(), &name(path)?, libc::O_RDONLY)?).take(FILE_MAX);
+            fs::File::from(open::at(self.dirs[place].as_fd(), &self.path(place, path)?, libc::O_RDONLY)?)
+                .take(FILE_MAX);
         // Nearly all come whole with the first read; their size is not known before.
         let mut text = vec![0; FIRST_READ_BYTES];
         let mut length = 0;
@@ -454,8 +448,9 @@ impl Tree {
     }
 
     fn write(&self, controller: usize, id: &str, file: &str, value: &str) -> io::Result<()> {
-        let dir = &self.dirs[self.places[controller].0];
-        open::write_at(dir.as_fd(), &name(&format!("{id}/{file}"))?, value.as_bytes())
+        let place = self.places[controller].0;
+        let path = self.path(place, &format!("{id}/{file}"))?;
+        open::write_at(self.dirs[place].as_fd(), &path, value.as_bytes())
     }
 }
 

@@ -55,13 +55,6 @@ pub unsafe fn fork(namespaces: i32, cgroup: Option<BorrowedFd<'_>>) -> io::Resul
     Ok(Cloned::Parent { pid })
 }
 
-/// Kills a child that was not reaped.
-pub fn kill(pid: i32) -> io::Result<()> {
-    // SAFETY: no memory involved.
-    checked(unsafe { libc::kill(pid, libc::SIGKILL) }.into())?;
-    Ok(())
-}
-
 /// Waits for a child's end without a bound longer than `timeout_ms`; reaps it. False: still there.
 pub fn reap(pid: i32, timeout_ms: i32) -> io::Result<bool> {
     // SAFETY: no memory involved; the pid is of our own unreaped child, so it cannot be reused.

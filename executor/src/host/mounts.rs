@@ -161,6 +161,17 @@ pub fn pivot(root: BorrowedFd<'_>) -> io::Result<()> {
     Ok(())
 }
 
+/// Makes `root` (an attached mount) the root of this mount namespace, with the old one over its directory `place`.
+pub fn pivot_behind(root: BorrowedFd<'_>, place: &CStr) -> io::Result<()> {
+    // SAFETY: descriptors and C strings only.
+    unsafe {
+        checked(libc::fchdir(root.as_raw_fd()).into())?;
+        checked(libc::syscall(libc::SYS_pivot_root, c".".as_ptr(), place.as_ptr()))?;
+        checked(libc::chdir(c"/".as_ptr()).into())?;
+    }
+    Ok(())
+}
+
 /// Gives the calling thread a mount namespace of its own from which nothing propagates.
 pub fn privatise() -> io::Result<()> {
     // SAFETY: no memory involved; null source, type and data are allowed for a propagation change.

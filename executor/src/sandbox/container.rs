@@ -238,6 +238,15 @@ impl Container {
         *lock(&self.fail_next) = Some(step);
     }
 
+    /// Makes the next child that is made ahead fail after `step`. For tests of that path.
+    ///
+    /// # Errors
+    /// The broker is gone.
+    #[doc(hidden)]
+    pub fn fail_next_blank_after(&self, step: Step) -> io::Result<()> {
+        self.shared.client.tell(Action::FailBlank(step), &[])
+    }
+
     /// How much is made ahead of creations.
     ///
     /// # Errors
@@ -276,8 +285,9 @@ fn watch_credit(client: &Arc<Client>) -> watch::Receiver<CreationCredit> {
         while let Some(client) = client.upgrade() {
             let Ok((Outcome::Levels(levels), _)) = client.request(Action::Levels).await else { return };
             drop(client);
-            let networks = levels.networks + levels.blanks;
-            let burst = if levels.hands_on_groups { networks.min(levels.groups) } else { networks };
+            let beside =
+                if levels.hands_on_groups { levels.networks.min(levels.groups) } else { levels.networks };
+            let burst = levels.blanks + beside;
             if sender.send(CreationCredit { burst, per_s_milli: levels.creations_per_s_milli }).is_err() {
                 return;
             }
@@ -483,6 +493,7 @@ impl Backend for Container {
                 return Err(failed("asking the broker")(io::Error::other("it answered another question")));
             }
         };
+        let known = Known::new(&self.shared, &spec.id, created.leaf.as_deref());
         // From here on dropping the guard destroys what the broker made.
         let mut guard = Abandoned { client: Arc::clone(client), id: Some(spec.id.clone()) };
         let [channel, root, upper] = <[OwnedFd; 3]>::try_from(fds)
@@ -495,6 +506,7 @@ impl Backend for Container {
         Ok(Box::new(ContainerSandbox {
             shared: Arc::clone(&self.shared),
             alive: Some(Alive { channel, kept, reserved }),
+            _known: known,
             id: spec.id,
             layers: spec.layers,
             base: spec.base,
@@ -636,11 +648,35 @@ struct Alive {
     reserved: Reserved,
 }
 
+/// The v2 leaf of a sandbox is known by its id while this lives.
+#[derive(Debug)]
+struct Known {
+    shared: Arc<Shared>,
+    id: String,
+}
+
+impl Known {
+    /// `leaf`: its name, if that is not the id.
+    fn new(shared: &Arc<Shared>, id: &str, leaf: Option<&str>) -> Self {
+        if let Some(leaf) = leaf {
+            shared.tree.know(id, leaf);
+        }
+        Self { shared: Arc::clone(shared), id: id.to_owned() }
+    }
+}
+
+impl Drop for Known {
+    fn drop(&mut self) {
+        self.shared.tree.forget(&self.id);
+    }
+}
+
 #[derive(Debug)]
 struct ContainerSandbox {
     shared: Arc<Shared>,
     /// None once destroyed.
     alive: Option<Alive>,
+    _known: Known,
     id: String,
     layers: Vec<Mounted>,
     base: Option<Arc<OciBase>>,

@@ -23,6 +23,7 @@ crate::tests![
     nothing_is_made_ahead_while_a_burst_waits,
     a_creation_that_fails_costs_the_pools_nothing,
     a_blank_that_died_is_not_handed_out,
+    a_blank_that_cannot_be_made_costs_nothing_but_time,
     a_sandbox_out_of_a_blank_is_as_one_that_was_cloned_for_it,
     what_is_made_ahead_ends_with_its_broker,
     namespaces_that_wait_for_the_kernel_are_counted_down_to_none,
@@ -50,7 +51,7 @@ int main(void) { unsigned long long c = 0; socklen_t n = sizeof c; int s = socke
     let before = lab.full().await;
     let mut seen = BTreeSet::new();
     // More than are held ready, so that some were made since.
-    for _ in 0..before.networks + 10 {
+    for _ in 0..before.blanks + before.networks + 10 {
         let sandbox = lab.sandbox().await;
         compiled(&lab, &*sandbox, "cookie", cookie).await;
         assert!(seen.insert(said(&*sandbox, "/workspace/cookie").await), "a network of another sandbox");
@@ -184,7 +185,6 @@ async fn nothing_of_the_last_sandbox_shows_in_a_memory_group_that_is_handed_on(l
         assert!(turn < TURNS_MAX, "none is handed on: {after:?}");
     };
 
-    // It is the next one's.
     let top = own.parent().unwrap();
     let ready: Vec<_> = fs::read_dir(top).unwrap().flatten().filter(|e| e.path().is_dir()).collect();
     let reset = ready.iter().find(|entry| entry.ino() == inode).expect("still there").path();
@@ -207,9 +207,20 @@ async fn nothing_of_the_last_sandbox_shows_in_a_memory_group_that_is_handed_on(l
             found[file]
         );
     }
-    let next = lab.sandbox().await;
-    let id = &format!("s{}", turn + 1);
-    assert_eq!(fs::metadata(group(&lab, id).unwrap()).unwrap().ino(), inode, "the next sandbox has it");
+    // The next blank is made of it, which waits behind those there are.
+    let mut others = 0;
+    let (next, id) = loop {
+        let spec = lab.spec();
+        let id = spec.id.clone();
+        let next = lab.backend.create(spec).await.unwrap();
+        if fs::metadata(group(&lab, &id).unwrap()).unwrap().ino() == inode {
+            break (next, id);
+        }
+        next.destroy().await.unwrap();
+        others += 1;
+        assert!(others <= lab.full().await.blanks, "no sandbox got it");
+    };
+    let id = &id;
     let stats = next.stats().await;
     assert_eq!((stats.oom_kills, stats.pids_denied), (Some(0), Some(0)));
     assert!(stats.memory_peak.unwrap() < Bytes(8 * MIB), "{stats:?}");
@@ -362,7 +373,7 @@ async fn nothing_is_made_ahead_while_a_burst_waits(lab: Lab) {
     let (made, levels) = tokio::join!(futures::future::join_all(creations), lab.backend.levels());
     let levels = levels.unwrap();
     let sandboxes: Vec<_> = made.into_iter().map(|made| made.expect("made")).collect();
-    assert_eq!(levels.networks, 0, "more were asked for than were ready: {levels:?}");
+    assert_eq!((levels.blanks, levels.networks), (0, 0), "more were asked for than were ready: {levels:?}");
     // One may begin before the first is seen, and one when the last have been taken.
     assert!(levels.begun <= before.begun + 2, "{before:?} {levels:?}");
     // And when none waits any more, it goes on by itself.
@@ -384,7 +395,8 @@ async fn a_creation_that_fails_costs_the_pools_nothing(lab: Lab) {
             let census = census::take(&lab.data_dir()).unwrap();
             assert!(census.holds_no_sandbox(), "{step:?}: {census}");
             let after = lab.full().await;
-            let held = |levels: Levels| (levels.blanks, levels.networks, levels.groups, levels.disks);
+            // Of groups those that came back are kept too, up to a bound.
+            let held = |levels: Levels| (levels.blanks, levels.networks, levels.groups >= 64, levels.disks);
             assert_eq!(held(after), held(before), "{step:?}");
         }
     }
@@ -399,6 +411,14 @@ async fn a_blank_that_died_is_not_handed_out(lab: Lab) {
         let pid = nix::unistd::Pid::from_raw(*pid);
         nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGKILL).unwrap();
     }
+    // Death takes its time. One that dies after it was looked at fails its creation.
+    let is_over = |pid: &i32| {
+        let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+        stat.rsplit_once(") ").is_none_or(|(_, state)| state.starts_with('Z'))
+    };
+    while !blanks.iter().all(is_over) {
+        tokio::time::sleep(std::time::Duration::from_millis(2)).await;
+    }
     for _ in 0..=full.blanks {
         let sandbox = lab.sandbox().await;
         assert_eq!(said(&*sandbox, "echo here").await, "here");
@@ -410,20 +430,36 @@ async fn a_blank_that_died_is_not_handed_out(lab: Lab) {
     assert!(now.ahead.processes.iter().all(|pid| !blanks.contains(pid)), "{now}");
 }
 
-/// What a sandbox is in and sees: its groups, its mounts in order, its names, its limits and its rights.
+async fn a_blank_that_cannot_be_made_costs_nothing_but_time(lab: Lab) {
+    let before = lab.full().await;
+    let ahead = Step::ALL.iter().filter(|step| step.is_ahead() || **step == Step::Cgroups);
+    for step in ahead.filter(|step| **step != Step::Network) {
+        lab.backend.fail_next_blank_after(*step).unwrap();
+        lab.sandbox().await.destroy().await.unwrap();
+        let after = lab.full().await;
+        assert_eq!((after.blanks, after.networks), (before.blanks, before.networks), "{step:?}");
+        let census = census::take(&lab.data_dir()).unwrap();
+        assert!(census.holds_no_sandbox(), "{step:?}: {census}");
+        assert_eq!(census.ahead.processes.len(), after.blanks as usize, "{step:?}: {census}");
+        let leaves = census.ahead.cgroups.iter().filter(|name| name.starts_with("pool.b")).count();
+        assert_eq!(leaves, after.blanks as usize, "{step:?}: {census}");
+    }
+}
+
+/// What a sandbox is in and sees: its groups, its mounts, its names, its limits and its rights.
 async fn seen(data_dir: &Path, sandbox: &dyn executor::sandbox::Sandbox, id: &str) -> String {
     let text = said(
         sandbox,
-        "cat /proc/1/cgroup /proc/self/cgroup; cut -d' ' -f4- /proc/self/mountinfo; hostname; \
+        "cat /proc/1/limits; cat /proc/1/cgroup /proc/self/cgroup; cut -d' ' -f4- /proc/self/mountinfo; hostname; \
          cat /proc/1/uid_map /proc/1/gid_map; grep -E '^(Cap|NoNewPrivs|Seccomp|Groups|Uid|Gid)' /proc/1/status; \
          readlink /proc/1/fd/*; ls /proc | grep -c '^[0-9]'; ls /dev /dev/pts /dev/shm; \
          echo > /proc/sys/kernel/hostname || echo read-only; \
          stat -f -c %S%b /dev/shm; cat /proc/net/dev | wc -l",
     )
     .await;
-    let leaf = Path::new("/sys/fs/cgroup/unified/rollyard").join(census::instance(data_dir));
-    let inits = fs::read_to_string(leaf.join(id).join("cgroup.procs")).unwrap_or_default();
-    format!("{}\nprocesses in its leaf: {}", text.replace(id, "ID"), inits.lines().count())
+    let leaves = census::leaves(data_dir).unwrap().into_iter().filter(|(name, _)| name == id);
+    let init = leaves.map(|(_, leaf)| fs::read_to_string(leaf.join("cgroup.procs")).unwrap().lines().count());
+    format!("{}\nprocesses in its leaves: {:?}", text.replace(id, "ID"), init.collect::<Vec<_>>())
 }
 
 async fn a_sandbox_out_of_a_blank_is_as_one_that_was_cloned_for_it(lab: Lab) {

@@ -94,7 +94,7 @@ impl Cluster {
             && let Some(node) = self.node_of(&fence.node, fence.incarnation)
             && !node.pace.has(attempt)
         {
-            node.is_now(key, Phase::Running);
+            node.set_phase(key, Phase::Running);
         }
     }
 
@@ -173,7 +173,7 @@ impl Cluster {
 
         if let Some(node) = self.node_of(&place.node, place.incarnation) {
             if kept {
-                node.is_now(key, Phase::Kept);
+                node.set_phase(key, Phase::Kept);
             } else {
                 node.release(key);
             }
@@ -336,7 +336,7 @@ impl Cluster {
             match (left_by, node.sandboxes.get_mut(&key)) {
                 (Some((attempt, generation)), Some(reservation)) => {
                     (reservation.attempt, reservation.generation) = (attempt, generation);
-                    node.is_now(key, Phase::Kept);
+                    node.set_phase(key, Phase::Kept);
                 }
                 _ => {
                     node.release(key);

@@ -169,13 +169,12 @@ impl Node {
         Some(reservation)
     }
 
-    /// Whether there was such a sandbox.
-    pub fn is_now(&mut self, key: SandboxKey, phase: Phase) -> bool {
-        let Some(reservation) = self.sandboxes.get_mut(&key) else { return false };
+    /// If there is such a sandbox.
+    pub fn set_phase(&mut self, key: SandboxKey, phase: Phase) {
+        let Some(reservation) = self.sandboxes.get_mut(&key) else { return };
         let before = std::mem::replace(&mut reservation.phase, phase);
         self.starting += usize::from(phase == Phase::Starting);
         self.starting -= usize::from(before == Phase::Starting);
-        true
     }
 
     /// It is in the list no more.

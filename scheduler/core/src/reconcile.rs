@@ -145,7 +145,7 @@ impl Cluster {
             if let Some(key) = self.sandbox_key(at)
                 && let Some(node) = self.node_of(id, incarnation)
             {
-                node.is_now(key, Phase::Starting);
+                node.set_phase(key, Phase::Starting);
             }
         }
         let mut now_sent = Vec::new();

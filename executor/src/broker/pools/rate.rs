@@ -12,10 +12,19 @@ pub struct Rate {
     busy_since: Option<Instant>,
     busy: Duration,
     created: u64,
+    /// Something was created since all was ready.
+    owes: bool,
 }
 
 impl Rate {
-    pub fn is_busy(&mut self, busy: bool, now: Instant) {
+    /// Files the time since the last look. `can_make`: of what is ready something is short, and may be made now.
+    /// What fills up for the first time, and what waits for something else, was taken by no creation.
+    pub fn look(&mut self, creating: bool, is_full: bool, can_make: bool, now: Instant) {
+        self.owes = creating || (self.owes && !is_full);
+        self.is_busy(creating || (self.owes && can_make), now);
+    }
+
+    fn is_busy(&mut self, busy: bool, now: Instant) {
         match (self.busy_since, busy) {
             (None, true) => self.busy_since = Some(now),
             (Some(since), false) => {
@@ -68,6 +77,28 @@ mod tests {
             rate.is_busy(false, at(from + 4));
         }
         assert_eq!(rate.per_s_milli(), 250_000, "one in 4 ms");
+    }
+
+    #[test]
+    fn what_no_creation_took_does_not_count() {
+        let (mut rate, start) = (Rate::default(), Instant::now());
+        let at = |ms| start + Duration::from_millis(ms);
+        // (ms, creating, is_full, can_make): the first filling, a creation, what it took, a piece that fails, all ready.
+        let looks = [
+            (0, false, false, true),
+            (500, true, false, true),
+            (502, false, false, true),
+            (504, false, false, false),
+            (1_504, false, false, true),
+            (1_506, false, true, false),
+            (9_000, false, false, true),
+        ];
+        for (ms, creating, is_full, can_make) in looks {
+            rate.look(creating, is_full, can_make, at(ms));
+        }
+        rate.look(false, true, false, at(20_000));
+        rate.created(at(20_000));
+        assert_eq!(rate.busy, Duration::from_millis(6), "two of a creation, two and two of what it took");
     }
 
     #[test]

@@ -5,7 +5,7 @@ use std::ffi::CString;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 
-use super::{REMOVE_PAUSE, REMOVE_TRIES_MAX, Tree, field, name};
+use super::{REMOVE_PAUSE, REMOVE_TRIES_MAX, Tree, field};
 use crate::host::open;
 
 fn group(id: &str, number: u64) -> String {
@@ -16,8 +16,9 @@ impl Tree {
     /// Makes a group and opens the file that takes a "0" from a process which moves itself into it.
     pub fn make_group(&self, id: &str, number: u64) -> io::Result<OwnedFd> {
         let dir = group(id, number);
-        open::make_dir(self.dirs[0].as_fd(), &name(&dir)?, 0o755)?;
-        let opened = open::at(self.dirs[0].as_fd(), &name(&format!("{dir}/cgroup.procs"))?, libc::O_WRONLY);
+        open::make_dir(self.dirs[0].as_fd(), &self.path(0, &dir)?, 0o755)?;
+        let opened =
+            open::at(self.dirs[0].as_fd(), &self.path(0, &format!("{dir}/cgroup.procs"))?, libc::O_WRONLY);
         if opened.is_err() {
             let _ = self.remove_group(id, number);
         }
@@ -26,7 +27,7 @@ impl Tree {
 
     /// Kills every process of the group at once. One that is gone is no error.
     pub fn kill_group(&self, id: &str, number: u64) -> io::Result<()> {
-        let file = name(&format!("{}/cgroup.kill", group(id, number)))?;
+        let file = self.path(0, &format!("{}/cgroup.kill", group(id, number)))?;
         match open::write_at(self.dirs[0].as_fd(), &file, b"1") {
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
             other => other,
@@ -44,7 +45,7 @@ impl Tree {
 
     /// Removes an empty group. False: something still runs in it.
     pub fn remove_group(&self, id: &str, number: u64) -> io::Result<bool> {
-        match open::remove(self.dirs[0].as_fd(), &name(&group(id, number))?, libc::AT_REMOVEDIR) {
+        match open::remove(self.dirs[0].as_fd(), &self.path(0, &group(id, number))?, libc::AT_REMOVEDIR) {
             Ok(()) => Ok(true),
             Err(error) if error.raw_os_error() == Some(libc::EBUSY) => Ok(false),
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(true),
@@ -54,7 +55,7 @@ impl Tree {
 
     /// Numbers of the groups of a sandbox, in order.
     pub fn groups(&self, id: &str) -> Vec<u64> {
-        let listed = name(id).and_then(|leaf| {
+        let listed = self.path(0, id).and_then(|leaf| {
             let dir = open::at(self.dirs[0].as_fd(), &leaf, libc::O_RDONLY | libc::O_DIRECTORY)?;
             Ok(nix::dir::Dir::from_fd(dir)?)
         });
@@ -69,7 +70,8 @@ impl Tree {
     /// Removes what is empty below the leaf of a sandbox that ends. What stays shows as a leaf that
     /// cannot be removed.
     pub(super) fn remove_trees(&self, id: &str) {
-        let Ok(leaf) = name(id).and_then(|leaf| open::at(self.dirs[0].as_fd(), &leaf, libc::O_PATH)) else {
+        let Ok(leaf) = self.path(0, id).and_then(|leaf| open::at(self.dirs[0].as_fd(), &leaf, libc::O_PATH))
+        else {
             return;
         };
         // Most have none, and to list a leaf is to name each of its files. Two are `.` and its own name.

@@ -63,6 +63,8 @@ impl Container {
         Ok(ContainerSandbox {
             shared: Arc::clone(&self.shared),
             alive: Some(Alive { channel, kept, reserved }),
+            // Its leaves were looked at when they were opened.
+            _known: super::Known::new(&self.shared, &deed.id, None),
             id: deed.id,
             layers,
             base,

@@ -172,6 +172,28 @@ fn a_step_that_goes_on_in_its_sandbox_waits_for_no_credit() {
 }
 
 #[test]
+fn a_node_at_rest_is_kept_busy_and_another_job_waits_for_no_more() {
+    let least = scheduler_core::config::CREATIONS_IN_FLIGHT_MIN;
+    let mut yard = Yard::new();
+    yard.cluster = scheduler_core::Cluster::new(scheduler_core::Config::default());
+    yard.attach("n1", 1, 100_000);
+    // It made one sandbox, in its own time.
+    beat(&mut yard, 1, 1);
+    yard.submit(JOB, plan(1, vec![step("only", StepKind::Run, &[])]), 200);
+    let sent = yard.starts();
+    assert_eq!(sent.len(), least);
+    let other = JobId::from_bits(2);
+    yard.submit(other, plan(1, vec![step("only", StepKind::Run, &[])]), 1);
+    assert!(yard.starts().is_empty());
+    let mut jobs = Vec::new();
+    for started in &sent[..2] {
+        yard.end(started, None, None);
+        jobs.extend(yard.starts().iter().map(|started| started.attempt.rollout.group.job));
+    }
+    assert!(jobs.len() == 2 && jobs.contains(&other), "{jobs:?}");
+}
+
+#[test]
 fn explain_names_the_node_and_its_rate() {
     let mut yard = paced(3, 1, 2_500);
     let open = yard.open();
