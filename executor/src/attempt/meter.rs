@@ -9,12 +9,13 @@ use rollout::{Bytes, Millis};
 
 use crate::sandbox::Stats;
 
-/// From the start of a command to the first look at its counters: most commands are short.
+/// From the start of a command to the first look at its memory: most commands are short.
 pub(super) const LOOK_FIRST: Duration = Duration::from_millis(125);
 /// Between two looks at a command that goes on for long.
-const LOOK_EVERY: Duration = Duration::from_secs(5);
+pub(super) const LOOK_EVERY: Duration = Duration::from_secs(5);
 
-/// Each time twice as long as the time before, so that a long command costs few more looks.
+/// Each time twice as long as the time before, so that a long command costs few more looks. Those before the
+/// last are at its memory alone.
 pub(super) fn look_after(last: Duration) -> Duration {
     last.saturating_mul(2).min(LOOK_EVERY)
 }
@@ -48,6 +49,11 @@ impl Meter {
 
     pub fn base(&self) -> Stats {
         self.base
+    }
+
+    /// A look at its memory alone.
+    pub fn held(&mut self, now: Option<Bytes>) {
+        self.memory_held_peak = self.memory_held_peak.max(now);
     }
 
     pub fn sample(&mut self, now: Stats) {

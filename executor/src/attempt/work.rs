@@ -17,7 +17,7 @@ use tokio::sync::watch;
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 
 use super::account::Account;
-use super::meter::{LOOK_FIRST, Meter, look_after};
+use super::meter::{LOOK_EVERY, LOOK_FIRST, Meter, look_after};
 use super::provision::{Ready, start_timeout_words};
 use super::record::{Begun, Book, Stage};
 use super::saving::Saver;
@@ -253,7 +253,11 @@ impl Work<'_> {
                 kill = killed(kills) => return Some(kill),
                 () = &mut deadline => break,
                 () = sleep(look_in) => {
-                    account.meter.sample(self.sandbox.stats().await);
+                    if look_in < LOOK_EVERY {
+                        account.meter.held(self.sandbox.memory_held().await);
+                    } else {
+                        account.meter.sample(self.sandbox.stats().await);
+                    }
                     look_in = look_after(look_in);
                 }
                 never = &mut saving => match never {},

@@ -884,6 +884,14 @@ impl Sandbox for ContainerSandbox {
         })
     }
 
+    async fn memory_held(&self) -> Option<Bytes> {
+        if self.shared.creating.load(Ordering::Relaxed) > 0 {
+            return None;
+        }
+        let (shared, id) = (Arc::clone(&self.shared), self.id.clone());
+        tokio::task::spawn_blocking(move || shared.tree.memory_held(&id)).await.ok().flatten()
+    }
+
     async fn set_limits(&self, limits: Limit) -> Result<(), io::Error> {
         // A lower memory limit makes the kernel take pages back before it answers.
         let (shared, id) = (Arc::clone(&self.shared), self.id.clone());

@@ -45,13 +45,13 @@ pub async fn resume(driven: &Driven, version: Option<u64>) -> Result<v1::Lifecyc
 
 /// Whether its processes stand still, as the kernel says: looked at from outside, it wakes nobody.
 pub fn stands_still(data_dir: &std::path::Path) -> bool {
-    let layout = std::fs::read_to_string("/proc/self/mountinfo").unwrap();
-    let line = layout.lines().find(|line| line.contains(" - cgroup2 ")).unwrap();
-    let v2 = line.split(' ').nth(4).unwrap();
-    let instance = executor::census::instance(&data_dir.canonicalize().unwrap());
-    let parent = std::path::Path::new(v2).join("rollyard").join(instance);
-    let leaf = std::fs::read_dir(parent).unwrap().flatten().find(|entry| entry.path().is_dir()).unwrap();
-    std::fs::read_to_string(leaf.path().join("cgroup.events")).unwrap().contains("frozen 1")
+    let leaves = executor::census::leaves(&data_dir.canonicalize().unwrap()).unwrap();
+    let own = leaves.iter().filter(|(name, _)| !name.starts_with("pool.")).map(|(_, leaf)| leaf);
+    // In the v2 tree alone.
+    let events: Vec<_> =
+        own.filter_map(|leaf| std::fs::read_to_string(leaf.join("cgroup.events")).ok()).collect();
+    assert_eq!(events.len(), 1, "one sandbox");
+    events[0].contains("frozen 1")
 }
 
 async fn a_paused_sandbox_goes_on_at_the_next_call(lab: &mut Lab) {

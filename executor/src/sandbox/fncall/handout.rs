@@ -121,6 +121,10 @@ impl Sandbox for Handout {
         self.sandbox.kill_all().await
     }
 
+    async fn memory_held(&self) -> Option<Bytes> {
+        self.sandbox.memory_held().await
+    }
+
     async fn stats(&self) -> Stats {
         self.sandbox.stats().await
     }
