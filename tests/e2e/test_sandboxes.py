@@ -193,6 +193,7 @@ def test_a_wait_for_a_process_has_an_end_and_the_process_runs_on(client, sandbox
                 await process.write(b"two\n")
                 assert (await anext(pieces)).data == b"two\n"
                 assert (await process.wait(timeout=60)).exit_code == 3
+                assert (await process.wait(timeout=0)).exit_code == 3
 
     asyncio.run(twin())
 

@@ -139,6 +139,7 @@ pub(crate) struct Live {
 pub(super) struct Limits {
     pub actions: Arc<Semaphore>,
     pub execs: Arc<Semaphore>,
+    pub named_execs: Arc<Semaphore>,
     pub forwards: Arc<Semaphore>,
     pub transfers: Arc<Semaphore>,
     pub background: Arc<Semaphore>,
@@ -229,6 +230,7 @@ impl Live {
             limits: Limits {
                 actions: bounded(ACTIONS_RUNNING_MAX),
                 execs: bounded(EXECS_MAX),
+                named_execs: bounded(super::reached::NAMED_EXECS_MAX),
                 forwards: bounded(FORWARDS_MAX),
                 transfers: bounded(TRANSFERS_MAX),
                 background: bounded(BACKGROUND_MAX),

@@ -11,19 +11,22 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use rollout_wire::v1::{self, exec_input::Input, exec_output::Output};
-use tokio::sync::mpsc;
+use tokio::sync::{OwnedSemaphorePermit, mpsc, oneshot};
 use tokio::time::{Instant, sleep_until};
 use tonic::{Status, Streaming};
 
 use super::actions::check_id;
 use super::error::{Refusal, SandboxCode};
 use super::exec::{self, Outputs};
-use super::live::Live;
+use super::live::{Busy, Live};
 use super::unread::Unread;
 use crate::broker::serve::lock;
 
-/// For a client to come back: a yard may be away for 60 s, and its client looks again every 3 s.
-const CLIENT_AWAY_MAX: Duration = Duration::from_secs(75);
+/// For a client to come back: it waits up to 60 s for the yard, then 30 s for the node, and looks every 3 s. For as
+/// long it may keep a call open after it was told the end.
+const CLIENT_AWAY_MAX: Duration = Duration::from_secs(105);
+/// Processes of one sandbox that have a name and run, or ended and were not told to their client.
+pub(super) const NAMED_EXECS_MAX: usize = 256;
 /// Messages on their way to a client that is slower than the process.
 const QUEUE_MAX: usize = 4;
 /// Clients that come back at once.
@@ -31,7 +34,7 @@ const COMING_MAX: usize = 4;
 
 type Said = Result<v1::ExecOutput, Status>;
 
-/// The processes of a session that have a name: as many as `EXECS_MAX`.
+/// The processes of a session that have a name.
 #[derive(Debug, Default)]
 pub(super) struct Reached(Mutex<BTreeMap<String, mpsc::Sender<Client>>>);
 
@@ -89,9 +92,33 @@ pub(super) async fn exec(
         return begun.try_send(client).map(|()| queue).map_err(|_| lost());
     }
     let place = Place { live: Arc::clone(live), name: name.clone() };
-    let said = exec::begin(live, start, None).await?;
-    let relay = Relay { place, said, coming, started: None, unread: Unread::default(), ended: None };
-    live.tasks().spawn(relay.serve(client));
+    let named =
+        Live::permit(&live.limits.named_execs, "processes with a name", "NAMED_EXECS_MAX", NAMED_EXECS_MAX)?;
+    // What nobody has heard of yet is not idle: parked, its end would be lost.
+    let busy = live.busy()?;
+    let (tell, told) = oneshot::channel();
+    // Whatever becomes of this call, the process begins, or its place is free again.
+    live.tasks().spawn(async move {
+        match exec::begin(&place.live, start, None).await {
+            Ok(said) => {
+                _ = tell.send(Ok(()));
+                let unread = Unread::default();
+                let relay = Relay {
+                    place,
+                    said,
+                    coming,
+                    started: None,
+                    unread,
+                    ended: None,
+                    _busy: busy,
+                    _named: named,
+                };
+                relay.serve(client).await;
+            }
+            Err(refusal) => _ = tell.send(Err(refusal)),
+        }
+    });
+    told.await.unwrap_or_else(|_gone| Err(Refusal::ended(&live.name())))?;
     Ok(queue)
 }
 
@@ -104,6 +131,8 @@ struct Relay {
     unread: Unread,
     /// Its last word.
     ended: Option<Said>,
+    _busy: Busy,
+    _named: OwnedSemaphorePermit,
 }
 
 /// What came of a call.
@@ -158,6 +187,7 @@ impl Relay {
         }
         let live = Arc::clone(&self.place.live);
         let (mut has_inputs, mut is_greeted, mut is_told) = (true, false, false);
+        let mut told_at = Instant::now();
         loop {
             let has_more = self.started.is_some() && !is_greeted
                 || self.unread.has_more()
@@ -200,7 +230,7 @@ impl Relay {
                     } else if let Some(output) = self.unread.next() {
                         room.send(Ok(output));
                     } else if let Some(ended) = &self.ended {
-                        is_told = true;
+                        (is_told, told_at) = (true, Instant::now());
                         room.send(ended.clone());
                         // It is over, and there is nothing to come back for.
                         if ended.is_err() {
@@ -209,6 +239,7 @@ impl Relay {
                     }
                 }
                 said = self.said.recv(), if self.takes() => self.take(said),
+                () = sleep_until(told_at + CLIENT_AWAY_MAX), if is_told => return Call::Done,
             }
         }
     }

@@ -10,6 +10,9 @@ use super::error::Refusal;
 /// Output of one process that its client has not taken for sure; past it the process waits.
 pub(super) const UNREAD_BYTES_MAX: usize = 1 << 20;
 
+/// Of what is joined; what comes larger stays as it came.
+const PIECE_BYTES_MAX: usize = 64 << 10;
+
 #[derive(Debug, Default)]
 pub(super) struct Unread {
     /// In the order they were read.
@@ -38,9 +41,20 @@ impl Unread {
         self.bytes < UNREAD_BYTES_MAX
     }
 
+    /// Joined to the last piece while nobody was sent that: a process that writes byte by byte costs what it writes.
     pub fn push(&mut self, is_stdout: bool, bytes: Vec<u8>) {
         self.bytes += bytes.len();
-        self.pieces.push_back(Piece { is_stdout, bytes });
+        let has_unsent = self.has_more();
+        match self.pieces.back_mut() {
+            Some(last)
+                if has_unsent
+                    && last.is_stdout == is_stdout
+                    && last.bytes.len() + bytes.len() <= PIECE_BYTES_MAX =>
+            {
+                last.bytes.extend_from_slice(&bytes);
+            }
+            _ => self.pieces.push_back(Piece { is_stdout, bytes }),
+        }
     }
 
     /// Of what this client was not sent.
@@ -147,6 +161,21 @@ mod tests {
         assert!(unread.again(received(2, 0)).is_err(), "half of a message");
         assert!(unread.again(received(4, 0)).is_err());
         assert!(unread.again(received(0, 0)).is_ok());
+    }
+
+    #[test]
+    fn bytes_that_come_one_by_one_are_joined_while_nobody_was_sent_them() {
+        let mut unread = Unread::default();
+        unread.push(true, b"sent".into());
+        assert_eq!(sent(&mut unread), "osent ");
+        (0..1_000).for_each(|_| unread.push(true, b"x".into()));
+        unread.push(false, b"y".into());
+        (0..2).for_each(|_| unread.push(true, vec![b'z'; PIECE_BYTES_MAX]));
+        assert_eq!(unread.pieces.len(), 5, "what was sent is left as it was");
+        unread.received(received(4, 0)).unwrap();
+        unread.again(received(4, 0)).unwrap();
+        assert!(sent(&mut unread).starts_with(&format!("o{} ey ozz", "x".repeat(1_000))));
+        unread.received(received(1_004, 1)).unwrap();
     }
 
     #[test]

@@ -24,8 +24,6 @@ const CAUSES_MAX: usize = 8;
 const STOPPING: &str = "stopping";
 /// The code of a command that never ran.
 pub const COMMAND_NOT_STARTED: &str = "command_not_started";
-/// The code of a process that its client does not find again.
-pub const EXEC_LOST: &str = "exec_lost";
 /// The code of a node that is away, and may come back with its sandboxes.
 pub const NODE_LOST: &str = "node_lost";
 /// The code of a session that somebody else drives: nobody does from here.

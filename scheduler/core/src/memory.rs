@@ -198,8 +198,9 @@ pub fn advise(asked: &Asked, held: &HeldMemory) -> Option<Advice> {
     let request = asked.own.request.memory;
     // Another step of its sandbox asks as much: nothing is won here.
     let alone = request >= asked.sandbox.request.memory;
-    let suggested = rounded_up(Bytes(p95.0.saturating_add(p95.0 / ADVICE_SLACK_DIVISOR)));
-    let much = request.0 > p95.0.saturating_mul(REQUEST_FACTOR_MAX)
+    // No less than any held: who follows it is not told next that it asks too little.
+    let suggested = rounded_up(Bytes(p95.0.saturating_add(p95.0 / ADVICE_SLACK_DIVISOR)).max(most));
+    let much = request.0 > most.0.saturating_mul(REQUEST_FACTOR_MAX)
         && request.0.saturating_sub(suggested.0) >= ADVICE_BYTES_MIN.0;
     (much && alone && held.attempts() >= ADVICE_ATTEMPTS_MIN).then_some(Advice {
         code: AdviceCode::AsksTooMuch,

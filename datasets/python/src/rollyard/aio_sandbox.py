@@ -25,6 +25,9 @@ from .sandbox_views import CommandResult, ExitInfo, FileInfo, LifecycleInfo, San
 from .v1 import sandboxes_pb2 as wire
 from .views import LogChunk
 
+# What a wait of no time takes, for what has come already to be read.
+_ONE_TURN_SECONDS = 0.01
+
 if TYPE_CHECKING:
     from .aio import AsyncClient
 
@@ -346,10 +349,13 @@ class AsyncProcess:
     async def wait(self, timeout: Duration | None = None) -> ExitInfo:
         """As `Process.wait`."""
         left = None if timeout is None else seconds(timeout, "timeout", may_be_zero=True)
-        try:
-            await asyncio.wait_for(self._ended(), left)
-        except asyncio.TimeoutError:
-            raise still_running(left) from None
+        if self.end is None:
+            # A wait of no time is given one turn: what is there already is read.
+            ended = asyncio.ensure_future(self._ended())
+            try:
+                await asyncio.wait_for(ended, max(left, _ONE_TURN_SECONDS) if left is not None else None)
+            except asyncio.TimeoutError:
+                raise still_running(left) from None
         assert self.end is not None
         return self.end
 

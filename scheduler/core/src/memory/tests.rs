@@ -98,7 +98,7 @@ fn a_step_that_shares_its_sandbox_with_a_larger_one_is_left_alone() {
 }
 
 #[test]
-fn a_few_large_ones_are_told_and_do_not_set_what_is_advised() {
+fn a_large_one_among_many_is_told_and_keeps_its_room() {
     let asked = alone(resources((512, 512), (1024, 1024)));
     let mut held = held(&[80; 127]);
     held.observe(Bytes(84 * MIB), Some(Bytes(90 * MIB)));
@@ -112,12 +112,7 @@ fn a_few_large_ones_are_told_and_do_not_set_what_is_advised() {
         told(Some(&asked), &held).unwrap(),
         "asks 512Mi, held at most 400Mi, p95 84Mi over 129 attempts"
     );
-    let advice = advise(&asked, &held).unwrap();
-    assert_eq!(
-        advice.told("work", &asked, &held),
-        "step `work` asks for 512Mi of memory and 95 of 100 attempts held at most 84Mi: with `resources.request.memory: 112Mi` more of them run at once, and its limit stays what it is"
-    );
-    assert_eq!(held.kernel_peak(), Some(Bytes(90 * MIB)));
+    assert_eq!(advise(&asked, &held), None, "who asked for less would be told to ask for more");
 }
 
 #[test]
@@ -179,7 +174,9 @@ proptest! {
 
     #[test]
     fn advice_can_be_followed_and_is_then_no_longer_given(
-        memory in 0u64..4096, memory_more in 0u64..4096, disk in 0u64..512, disk_more in 0u64..512, sizes in prop::collection::vec(0u64..5000, 1..40)
+        memory in 0u64..4096, memory_more in 0u64..4096, disk in 0u64..512, disk_more in 0u64..512,
+        // Many small ones and a few large.
+        sizes in prop::collection::vec(prop_oneof![12 => 0u64..200, 1 => 0u64..5000], 1..200)
     ) {
         let asked = alone(resources((memory, memory + memory_more + 1), (disk, disk + disk_more + 1)));
         let held = held(&sizes);
@@ -193,6 +190,8 @@ proptest! {
             prop_assert!(own.request.disk <= own.limit.disk, "{advice:?}");
             let again = advise(&alone(own), &held);
             prop_assert!(again.is_none_or(|again| again.field != advice.field), "{advice:?}, then {again:?}");
+            let back = again.is_some_and(|again| again.code != advice.code);
+            prop_assert!(!back, "{advice:?}, then {again:?}");
         }
     }
 }

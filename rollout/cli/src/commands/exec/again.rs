@@ -16,7 +16,7 @@ use crate::commands::Context;
 use crate::commands::logs::Printer;
 use crate::commands::patience::Patience;
 use crate::commands::specs::fresh_key;
-use crate::error::{EXEC_LOST, Error};
+use crate::error::Error;
 use crate::exit::ExitStatus;
 use crate::interrupt::Signals;
 
@@ -36,6 +36,7 @@ pub(super) async fn run(
         client,
         start: ExecStart { exec_id: fresh_key(), ..start },
         begun: false,
+        may_have_begun: false,
         received: ExecReceived::default(),
         printer: Printer::new(context.format, raw),
     };
@@ -50,8 +51,9 @@ pub(super) async fn run(
             Err(error) => error,
         };
         let error = command.after(error)?;
-        // A node that was away before anything began is told as it is.
-        if !error.is_silence() && !command.begun {
+        // A node that was away before anything can have begun is told as it is.
+        command.may_have_begun |= command.begun || error.is_silence();
+        if !command.may_have_begun {
             return Err(error);
         }
         let pause = patience.pause(error).map_err(|error| command.unknown(&error))?;
@@ -68,6 +70,8 @@ struct Command<'a> {
     start: ExecStart,
     /// It is known to have begun.
     begun: bool,
+    /// A call broke off that may have reached the node.
+    may_have_begun: bool,
     received: ExecReceived,
     printer: Printer,
 }
@@ -140,12 +144,9 @@ impl Command<'_> {
         if error.may_pass() {
             return Ok(error);
         }
-        // Of a call that was made again: the process is not there.
-        if self.start.resume.is_some() && matches!(error.code(), EXEC_LOST | "sandbox_gone" | "sandbox_ended")
-        {
-            return Err(self.unknown(&error));
-        }
-        Err(error)
+        // Whatever a call that was made again is refused for: an earlier one may have begun it.
+        let is_ours = matches!(error, Error::Interrupted | Error::OutcomeUnknown { .. });
+        if self.may_have_begun && !is_ours { Err(self.unknown(&error)) } else { Err(error) }
     }
 
     fn unknown(&self, why: &Error) -> Error {
