@@ -169,11 +169,6 @@ pub(crate) const STEPS: &[Column] = &[
     may("ckpt_ms", Kind::Int64, "taking checkpoints"),
     may("cpu_ms", Kind::Int64, "CPU time; null = not measured, never 0"),
     may("rss_peak_bytes", Kind::Int64, "memory peak, cached files too; null = not measured"),
-    may(
-        "memory_held_peak_bytes",
-        Kind::Int64,
-        "anonymous memory and files in memory, the most that was seen; null = not measured",
-    ),
     may("disk_peak_bytes", Kind::Int64, "writable layer peak; null = not measured"),
     may("net_egress_bytes", Kind::Int64, "sent; null = not measured"),
     may("ckpt_in", Kind::Text, "checkpoint id"),
@@ -184,6 +179,11 @@ pub(crate) const STEPS: &[Column] = &[
         "`sha256:<hex>` in the yard's blob store; null if nothing was written",
     ),
     may("stderr_artifact", Kind::Text, "alike"),
+    may(
+        "memory_held_peak_bytes",
+        Kind::Int64,
+        "anonymous memory and files in memory, the most that was seen; null = not measured",
+    ),
 ];
 
 pub(crate) const ARTIFACTS: &[Column] = &[

@@ -347,12 +347,12 @@ fn steps(group: &GroupRecord) -> Result<RecordBatch, Error> {
     f.int::<Int64Type, _>("ckpt_ms", |r| ms(r.step.outcome.times.checkpoint))?;
     f.int::<Int64Type, _>("cpu_ms", |r| ms(r.step.outcome.usage.cpu))?;
     f.int::<Int64Type, _>("rss_peak_bytes", |r| bytes(r.step.outcome.usage.memory_peak))?;
-    f.int::<Int64Type, _>("memory_held_peak_bytes", |r| bytes(r.step.outcome.usage.memory_held_peak))?;
     f.int::<Int64Type, _>("disk_peak_bytes", |r| bytes(r.step.outcome.usage.disk_peak))?;
     f.text("ckpt_in", |r| r.step.base.map(|id| id.to_string()))?;
     f.text("ckpt_out", |r| checkpoint_left(r.step))?;
     f.text("stdout_artifact", |r| r.stdout.as_deref())?;
     f.text("stderr_artifact", |r| r.stderr.as_deref())?;
+    f.int::<Int64Type, _>("memory_held_peak_bytes", |r| bytes(r.step.outcome.usage.memory_held_peak))?;
     f.finish(&Table::Steps.schema())
 }
 
