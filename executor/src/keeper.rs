@@ -11,6 +11,7 @@
 
 pub(crate) mod client;
 pub(crate) mod protocol;
+mod puts;
 mod serve;
 
 /// `argv[0]` of a keeper.

@@ -1,10 +1,9 @@
-//! One process: fork, become the user with nothing left to lose, exec. What went wrong comes back
-//! through a pipe that a successful exec closes. A terminal is opened by the process itself, as the user
-//! it then belongs to; its other end comes back over a socket.
+//! One process: be born, become the user with nothing left to lose, exec. Until then it runs in the memory of init,
+//! which waits: no page table is copied, and what went wrong lies there. So it allocates nothing that outlives it. A
+//! terminal is opened by the process itself, as the user it then belongs to; its other end comes back over a socket.
 
-use std::ffi::{CString, OsStr};
-use std::fs::File;
-use std::io::{Read, Write};
+use std::ffi::{CString, OsStr, c_char, c_int, c_void};
+use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
@@ -22,14 +21,45 @@ const PATH_DEFAULT: &[u8] = b"/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:
 
 type Failure = (Stage, i32);
 
-/// Everything exec needs, made before the fork.
+/// Everything exec needs, made before the birth.
 struct Program {
     /// Paths to try in order.
     candidates: Vec<CString>,
-    argv: Vec<CString>,
-    env: Vec<CString>,
+    argv: Strings,
+    env: Strings,
     cwd: CString,
 }
+
+/// As exec takes them.
+struct Strings {
+    /// Into what is owned below, then null.
+    pointers: Vec<*const c_char>,
+    _owned: Vec<CString>,
+}
+
+impl Strings {
+    /// None: one has a NUL byte.
+    fn new(entries: &[Vec<u8>]) -> Option<Self> {
+        let owned =
+            entries.iter().map(|entry| CString::new(entry.as_slice()).ok()).collect::<Option<Vec<_>>>()?;
+        let pointers = owned.iter().map(|entry| entry.as_ptr()).chain([std::ptr::null()]).collect();
+        Some(Self { pointers, _owned: owned })
+    }
+}
+
+/// What a process before its exec and init, which waits for that, both see.
+struct Birth<'a> {
+    spawn: &'a Spawn,
+    program: &'a Program,
+    given: &'a Given,
+    handover: Option<&'a OwnedFd>,
+    /// Set by the process, if exec did not come.
+    failure: Option<Failure>,
+}
+
+/// Deep enough for what is done before exec, a path of the longest kind included.
+#[repr(C, align(16))]
+struct Stack(MaybeUninit<[u8; 64 << 10]>);
 
 /// The descriptors that came with a request, each in its place.
 pub struct Given {
@@ -63,41 +93,31 @@ impl Given {
 pub fn start(spawn: &Spawn, given: &Given) -> Result<(i32, Option<OwnedFd>), Failure> {
     let program = Program::new(spawn).ok_or((Stage::Request, libc::EINVAL))?;
     let failed = |error: std::io::Error| (Stage::Pipe, error.raw_os_error().unwrap_or(libc::EIO));
-    let (mut report, reporter) = std::io::pipe().map_err(failed)?;
     // Sockets show in the sandbox, so there are none where no terminal has to be handed over.
     let handover = match spawn.streams {
         Streams::Terminal { .. } => Some(packet::pair().map_err(failed)?),
         Streams::Output | Streams::Given => None,
     };
-    // SAFETY: this process has one thread, so the child may do anything the parent may.
-    let pid = unsafe { libc::fork() };
+    let near = handover.as_ref().map(|(_, near)| near);
+    let mut birth = Birth { spawn, program: &program, given, handover: near, failure: None };
+    let mut stack = Stack(MaybeUninit::uninit());
+    // SAFETY: the child runs `born` on a stack of its own, which is aligned and lives on, as `birth` does, for with
+    // CLONE_VFORK this process, which has one thread, goes on only when the child has left this memory: by exec or by its end.
+    let pid = unsafe {
+        let top = (&raw mut stack).add(1).cast::<c_void>();
+        let flags = libc::CLONE_VM | libc::CLONE_VFORK | libc::SIGCHLD;
+        libc::clone(born, top, flags, (&raw mut birth).cast())
+    };
     if pid < 0 {
         return Err((Stage::Fork, errno()));
     }
-    if pid == 0 {
-        drop(report);
-        // Descriptors of this process are above 3, the channel's: no dup2 below hits one.
-        if let Ok(reporter) = above_declared(&OwnedFd::from(reporter)) {
-            let (stage, errno) =
-                become_program(spawn, &program, given, handover.as_ref().map(|(_, near)| near));
-            let mut bytes = [0; 5];
-            bytes[0] = stage as u8;
-            bytes[1..].copy_from_slice(&errno.to_le_bytes());
-            let _ = File::from(reporter).write_all(&bytes);
-        }
-        // SAFETY: ends the child without running what the parent registered for its exit.
-        unsafe { libc::_exit(127) }
-    }
-    drop(reporter);
-    let mut bytes = [0; 5];
-    if report.read_exact(&mut bytes).is_ok() {
-        let [stage, errno @ ..] = bytes;
+    if let Some(failure) = birth.failure {
         let mut status = 0;
         // SAFETY: our own child, which is about to end.
         unsafe { libc::waitpid(pid, &raw mut status, 0) };
-        return Err((Stage::from_byte(stage).unwrap_or(Stage::Request), i32::from_le_bytes(errno)));
+        return Err(failure);
     }
-    // Closed by exec, or by the child's death: its exit status then tells. A terminal was sent before.
+    // It was exec, or the child's death: its exit status then tells. A terminal was sent before.
     let terminal = handover.and_then(|(far, _)| {
         let received = packet::receive_into(far.as_fd(), &mut [0; 1], libc::MSG_DONTWAIT);
         received.ok().and_then(|received| received.fds.into_iter().flatten().next())
@@ -105,12 +125,17 @@ pub fn start(spawn: &Spawn, given: &Given) -> Result<(i32, Option<OwnedFd>), Fai
     Ok((pid, terminal))
 }
 
+/// In the child. Descriptors are its own from here on; memory is init's.
+extern "C" fn born(birth: *mut c_void) -> c_int {
+    // SAFETY: as `start` gave it, which touches it again only when this process has left its memory.
+    let birth = unsafe { &mut *birth.cast::<Birth<'_>>() };
+    birth.failure = Some(become_program(birth.spawn, birth.program, birth.given, birth.handover));
+    127
+}
+
 impl Program {
     fn new(spawn: &Spawn) -> Option<Self> {
         let name = spawn.argv.first().filter(|name| !name.is_empty())?;
-        let list = |entries: &[Vec<u8>]| {
-            entries.iter().map(|entry| CString::new(entry.as_slice()).ok()).collect::<Option<Vec<_>>>()
-        };
         let candidates = if name.contains(&b'/') {
             vec![CString::new(name.as_slice()).ok()?]
         } else {
@@ -124,8 +149,8 @@ impl Program {
         };
         Some(Self {
             candidates,
-            argv: list(&spawn.argv)?,
-            env: list(&spawn.env)?,
+            argv: Strings::new(&spawn.argv)?,
+            env: Strings::new(&spawn.env)?,
             cwd: CString::new(spawn.cwd.as_slice()).ok()?,
         })
     }
@@ -256,7 +281,7 @@ fn take_terminal(columns: u16, rows: u16) -> Result<OwnedFd, Failure> {
         let fd = libc::open(c"/dev/pts/ptmx".as_ptr(), flags);
         check(Stage::Terminal, fd)?;
         let other_end = OwnedFd::from_raw_fd(fd);
-        let unlocked: libc::c_int = 0;
+        let unlocked: c_int = 0;
         check(Stage::Terminal, libc::ioctl(fd, UNLOCK, &raw const unlocked))?;
         let near = libc::ioctl(fd, OPEN_PEER, flags);
         check(Stage::Terminal, near)?;
@@ -291,13 +316,10 @@ fn drop_capabilities() -> Result<(), Failure> {
 
 /// Tries each candidate as execvp does; returns the errno that tells most.
 fn exec(program: &Program) -> i32 {
-    let pointers = |list: &[CString]| {
-        list.iter().map(|entry| entry.as_ptr()).chain([std::ptr::null()]).collect::<Vec<_>>()
-    };
-    let (argv, env) = (pointers(&program.argv), pointers(&program.env));
+    let (argv, env) = (&program.argv.pointers, &program.env.pointers);
     let mut denied = false;
     for path in &program.candidates {
-        // SAFETY: both arrays end in null and point into `program`, which is alive.
+        // SAFETY: both arrays end in null and point into `program`, which init keeps.
         unsafe { libc::execve(path.as_ptr(), argv.as_ptr(), env.as_ptr()) };
         match errno() {
             libc::EACCES => denied = true,

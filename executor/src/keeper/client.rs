@@ -1,7 +1,7 @@
 //! The executor's end of its keepers: starts them, and puts, borrows and drops descriptors.
 //!
-//! Calls block: they belong on a thread that may. The keeper answers at once, except to a drop,
-//! which waits for the kernel.
+//! Calls that are not `async` block: they belong on a thread that may. The keeper answers at once, except to a drop,
+//! which waits for the kernel. [`Puts`] are not waited for at all, until what was put is asked for.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -19,7 +19,10 @@ use tokio::io::unix::AsyncFd;
 use tokio::sync::watch;
 
 use super::MARK;
-use super::protocol::{CONNECTIONS, DATAGRAM_MAX, Hello, Kind, QUICK, Ready, Refusal, Reply, Request};
+use super::protocol::{
+    CONNECTIONS, DATAGRAM_MAX, Hello, Kind, PUTS, QUICK, Ready, Refusal, Reply, Request, SLOW,
+};
+use super::puts::{Answer, Puts};
 use crate::broker::client::{receive, shut, watched};
 use crate::broker::serve::lock;
 
@@ -62,7 +65,8 @@ struct Connection {
 
 #[derive(Debug)]
 struct Keeper {
-    connections: [Connection; CONNECTIONS],
+    puts: Arc<Puts>,
+    connections: [Connection; QUICK + SLOW],
     next: AtomicUsize,
     /// Descriptors promised to sandboxes.
     promised: AtomicU64,
@@ -140,8 +144,7 @@ impl Keepers {
     pub fn find(self: &Arc<Self>, id: &str) -> Result<Option<(Kept, OwnedFd)>, Error> {
         for (index, keeper) in self.keepers.iter().enumerate() {
             keeper.promised.fetch_add(FDS_PER_SANDBOX, Ordering::Relaxed);
-            let released = AtomicBool::new(false);
-            let mut kept = Kept { keepers: Arc::clone(self), index, id: id.to_owned(), released };
+            let mut kept = Kept::new(self, index, id, Answer::kept());
             match kept.get(Kind::Channel) {
                 Ok(channel) => return Ok(Some((kept, channel))),
                 Err(error) => {
@@ -187,8 +190,15 @@ impl Keepers {
         Ok(())
     }
 
-    /// A place for the descriptors of a sandbox, in the keeper with the most room.
-    pub fn place(self: &Arc<Self>, id: &str) -> Result<Kept, Error> {
+    /// Hands over the first descriptors of a sandbox, to the keeper with the most room. They are sent when this
+    /// returns; whether they are kept is known later, and every use of them waits for that.
+    pub async fn place(self: &Arc<Self>, id: &str, kinds: &[Kind], fds: &[OwnedFd]) -> Result<Kept, Error> {
+        let mut kept = self.room_for(id)?;
+        kept.pending.first = kept.send(kinds, fds).await?;
+        Ok(kept)
+    }
+
+    fn room_for(self: &Arc<Self>, id: &str) -> Result<Kept, Error> {
         let mut by_room: Vec<_> = self.keepers.iter().enumerate().collect();
         by_room.sort_by_key(|(_, keeper)| keeper.promised.load(Ordering::Relaxed));
         for (index, keeper) in by_room {
@@ -197,8 +207,7 @@ impl Keepers {
                 (after <= keeper.room).then_some(after)
             };
             if keeper.promised.fetch_update(Ordering::Relaxed, Ordering::Relaxed, room).is_ok() {
-                let (keepers, id) = (Arc::clone(self), id.to_owned());
-                return Ok(Kept { keepers, index, id, released: AtomicBool::new(false) });
+                return Ok(Kept::new(self, index, id, Answer::kept()));
             }
         }
         let sum = |count: fn(&Keeper) -> u64| self.keepers.iter().map(count).sum();
@@ -277,9 +286,11 @@ impl Keeper {
         fcntl(&control, FcntlArg::F_SETFL(OFlag::empty()))?;
         let wait = TimeVal::new(i64::try_from(ANSWER_WAIT.as_secs()).unwrap_or(i64::MAX), 0);
         setsockopt(&control, sockopt::ReceiveTimeout, &wait)?;
-        let mut ours = Vec::with_capacity(CONNECTIONS);
+        let (put_to, their_puts) = packet::pair()?;
+        let mut ours = Vec::with_capacity(QUICK + SLOW);
         let mut ends = Vec::with_capacity(CONNECTIONS);
-        for _ in 0..CONNECTIONS {
+        ends.push(their_puts);
+        for _ in PUTS..CONNECTIONS {
             let (our, their) = packet::pair()?;
             setsockopt(&our, sockopt::ReceiveTimeout, &wait)?;
             setsockopt(&our, sockopt::SendTimeout, &wait)?;
@@ -303,7 +314,13 @@ impl Keeper {
         let connections =
             ours.try_into().map_err(|_| io::Error::other("another number of connections was made"))?;
         let control = Arc::new(watched(control)?);
-        Ok(Self { connections, next: AtomicUsize::new(0), promised: AtomicU64::new(0), room, control })
+        let ended = Arc::downgrade(&control);
+        let puts = Puts::over(put_to, move || {
+            if let Some(control) = ended.upgrade() {
+                shut(control.get_ref());
+            }
+        })?;
+        Ok(Self { puts, connections, next: AtomicUsize::new(0), promised: AtomicU64::new(0), room, control })
     }
 
     /// One request and its answer. Whoever breaks the order of a connection ends the keeper: what
@@ -334,6 +351,7 @@ impl Keeper {
     /// Whoever waits for an answer is woken by this.
     fn close(&self) {
         shut(self.control.get_ref());
+        self.puts.close();
         self.connections.iter().for_each(|connection| shut(&connection.socket));
     }
 
@@ -356,21 +374,60 @@ pub(crate) struct Kept {
     index: usize,
     id: String,
     released: AtomicBool,
+    pending: Pending,
+}
+
+/// Answers to come.
+#[derive(Debug)]
+struct Pending {
+    /// Of its root, its writable tree and its channel.
+    first: Arc<Answer>,
+    later: Mutex<Vec<Arc<Answer>>>,
+}
+
+impl Pending {
+    /// Waits until everything that was put has its answer: a request on another connection would overtake it. What came of
+    /// the first, without which nothing is to be had. Blocks.
+    fn settle(&self) -> Result<(), Error> {
+        let later = lock(&self.later).clone();
+        for answer in later {
+            // Whoever put it is told what came of it.
+            let _ = answer.wait(ANSWER_WAIT);
+        }
+        self.first.wait(ANSWER_WAIT)
+    }
 }
 
 impl Kept {
+    fn new(keepers: &Arc<Keepers>, index: usize, id: &str, first: Arc<Answer>) -> Self {
+        let pending = Pending { first, later: Mutex::default() };
+        let (keepers, id) = (Arc::clone(keepers), id.to_owned());
+        Self { keepers, index, id, released: AtomicBool::new(false), pending }
+    }
+
     fn keeper(&self) -> &Keeper {
         &self.keepers.keepers[self.index]
     }
 
-    /// Hands over descriptors; all of them are kept, or none. Blocks.
-    pub fn put(&self, kinds: &[Kind], fds: &[OwnedFd]) -> Result<(), Error> {
-        let request = Request::Put { id: self.id.clone(), kinds: kinds.to_vec() };
-        match self.keeper().ask(&request, fds)?.0 {
-            Reply::Kept => Ok(()),
-            Reply::Refused(refusal) => Err(refusal.into()),
-            _ => Err(Error::Answer),
+    async fn send(&self, kinds: &[Kind], fds: &[OwnedFd]) -> Result<Arc<Answer>, Error> {
+        let fds: Vec<_> = fds.iter().map(AsRawFd::as_raw_fd).collect();
+        self.keeper().puts.send(&self.id, kinds, &fds).await
+    }
+
+    /// Hands over descriptors; all of them are kept, or none.
+    pub async fn put(&self, kinds: &[Kind], fds: &[OwnedFd]) -> Result<(), Error> {
+        let answer = self.send(kinds, fds).await?;
+        {
+            let mut later = lock(&self.pending.later);
+            later.retain(|answer| !answer.has_come());
+            later.push(Arc::clone(&answer));
         }
+        answer.settled(ANSWER_WAIT).await
+    }
+
+    /// Waits until what was put first is kept.
+    pub async fn settled(&self) -> Result<(), Error> {
+        self.pending.first.settled(ANSWER_WAIT).await
     }
 
     /// Closes the streams of one process. Blocks.
@@ -384,6 +441,7 @@ impl Kept {
 
     /// A copy of a descriptor. Blocks.
     pub fn get(&self, kind: Kind) -> Result<OwnedFd, Error> {
+        self.pending.settle()?;
         let (reply, fds) = self.keeper().ask(&Request::Get { id: self.id.clone(), kind }, &[])?;
         match reply {
             // It was sent, and this process had no room for it: of this call alone.
@@ -400,6 +458,8 @@ impl Kept {
         if self.released.swap(true, Ordering::Relaxed) {
             return Ok(());
         }
+        // Kept or refused: nothing of it comes after this.
+        let _ = self.pending.settle();
         self.keeper().release(self.id.clone())
     }
 }
@@ -415,8 +475,14 @@ impl Drop for Kept {
                 tracing::debug!(%error, "the descriptors of a sandbox went with their keeper");
             }
         };
+        let none = Pending { first: Answer::kept(), later: Mutex::default() };
+        let pending = std::mem::replace(&mut self.pending, none);
         match tokio::runtime::Handle::try_current() {
-            Ok(runtime) => drop(runtime.spawn_blocking(release)),
+            Ok(runtime) => drop(runtime.spawn_blocking(move || {
+                let _ = pending.settle();
+                release();
+            })),
+            // Whoever reads the answers may be waiting for this thread.
             Err(_) => release(),
         }
     }

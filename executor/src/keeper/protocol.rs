@@ -1,8 +1,9 @@
 //! What the executor and a keeper say to each other: one JSON datagram each way, with descriptors.
 //! Both are the same build of the same program, so the encoding is no contract.
 //!
-//! A connection has one request on its way at a time. Connections are many, so that what is slow
-//! (the kernel takes down a mount with its last descriptor) holds up nothing else.
+//! A connection has one request on its way at a time, but for the first one, on which descriptors are put without
+//! waiting. Connections are many, so that what is slow (the kernel takes down a mount with its last descriptor) holds
+//! up nothing else.
 
 use sandbox_init::packet::FDS_MAX;
 use serde::{Deserialize, Serialize};
@@ -13,12 +14,14 @@ pub const DATAGRAM_MAX: usize = 1024;
 pub const NAME_BYTES_MAX: usize = 512;
 /// Names in one answer.
 pub const NAMES_MAX: usize = 64;
-/// Connections on which descriptors are put and borrowed.
+/// Connections on which descriptors are put.
+pub const PUTS: usize = 1;
+/// Connections on which they are borrowed.
 pub const QUICK: usize = 2;
 /// Connections on which they are dropped.
 pub const SLOW: usize = 4;
 /// The hello carries the lock and the keeper's end of every connection.
-pub const CONNECTIONS: usize = QUICK + SLOW;
+pub const CONNECTIONS: usize = PUTS + QUICK + SLOW;
 
 const _: () = assert!(CONNECTIONS < FDS_MAX);
 

@@ -42,7 +42,7 @@ use crate::host::cgroup::{Layout, Limits, Tree, swap_is_on};
 use crate::host::{budgets, landlock};
 use crate::keeper::client::{Keepers, Kept};
 use crate::keeper::protocol::Kind;
-use crate::{census, keeper, private_dir};
+use crate::{census, private_dir};
 
 /// How long a start waits for the broker of a previous life to finish its cleaning up.
 const LOCK_WAIT_TRIES: u32 = 600;
@@ -418,18 +418,12 @@ impl Container {
         })?
     }
 
-    /// Hands the root, the writable tree and a copy of the channel to a keeper.
+    /// Hands the root, the writable tree and a copy of the channel to a keeper. Whatever uses them waits for its answer.
     async fn keep(&self, id: &str, fds: [OwnedFd; 3]) -> Result<Arc<Kept>, CreateError> {
-        let (keepers, id) = (Arc::clone(&self.shared.keepers), id.to_owned());
-        let keeping = tokio::task::spawn_blocking(move || {
-            let kept = keepers.place(&id)?;
-            kept.put(&[Kind::Root, Kind::Upper, Kind::Channel], &fds)?;
-            Ok::<_, keeper::client::Error>(Arc::new(kept))
-        });
-        let source = match keeping.await {
-            Ok(Ok(kept)) => return Ok(kept),
-            Ok(Err(error)) => io::Error::from(error),
-            Err(error) => io::Error::other(error),
+        let kinds = [Kind::Root, Kind::Upper, Kind::Channel];
+        let source = match self.shared.keepers.place(id, &kinds, &fds).await {
+            Ok(kept) => return Ok(Arc::new(kept)),
+            Err(error) => io::Error::from(error),
         };
         Err(match self.shared.client.gone() {
             Some(reason) => CreateError::Ended { reason },

@@ -164,10 +164,8 @@ impl ContainerSandbox {
     }
 
     pub(super) async fn hand_over(&self, process: u32, ends: Vec<OwnedFd>) -> io::Result<()> {
-        let kept = Arc::clone(&self.alive().kept);
         let kinds = (0u8..).take(ends.len()).map(|index| Kind::Stream { process, index }).collect::<Vec<_>>();
-        let put = tokio::task::spawn_blocking(move || kept.put(&kinds, &ends)).await;
-        Ok(put.map_err(io::Error::other)??)
+        Ok(self.alive().kept.put(&kinds, &ends).await?)
     }
 
     pub(super) async fn handed_over(&self, process: u32, count: u8) -> io::Result<Vec<OwnedFd>> {
