@@ -25,15 +25,14 @@ mod teardown;
 
 use std::os::fd::OwnedFd;
 
+use sandbox_init::birth::INIT_ID;
+
 use crate::keeper;
 pub use pools::{BLANKS_AHEAD, NETWORKS_AHEAD};
 
 /// Users and groups of a sandbox are numbered below this.
 pub const IDS_MAX: u32 = INIT_ID;
-/// User and group of init: the last of the range, which nothing else in the sandbox can be. To
-/// every other process, root of the sandbox included, init is somebody else's: it cannot be
-/// limited, signalled or scheduled.
-pub(crate) const INIT_ID: u32 = ranges::RANGE_LEN - 1;
+const _: () = assert!(INIT_ID == ranges::RANGE_LEN - 1);
 
 /// `argv[0]` of a broker.
 pub const MARK: &str = "rollyard-broker";

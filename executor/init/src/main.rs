@@ -1,11 +1,13 @@
 //! PID 1 of a sandbox: starts what the executor asks for, reaps everything, reports what the
 //! kernel says, and ends (with it the whole sandbox) when its channel closes.
 //!
-//! It starts with its channel at descriptor 3, four capabilities in its own user namespace
-//! (SETUID, SETGID, KILL, SETPCAP), no_new_privs and every filter already in force.
+//! It starts with its channel at descriptor 3 in its namespaces, is told what it is to become ([`furnish`]), and
+//! serves with four capabilities in its own user namespace (SETUID, SETGID, KILL, SETPCAP), no_new_privs and every
+//! filter in force.
 
 #![no_main]
 
+mod furnish;
 mod process;
 
 use std::collections::{BTreeMap, VecDeque};
@@ -35,6 +37,9 @@ pub extern "C" fn main() -> libc::c_int {
     }
     // SAFETY: the executor's side put the channel here before exec; nothing else owns it.
     let channel = unsafe { OwnedFd::from_raw_fd(CHANNEL_FD) };
+    if !furnish::enter(channel.as_fd()) {
+        return 1;
+    }
     match Init::new(channel).and_then(|mut init| init.serve()) {
         Ok(()) => 0,
         Err(_) => 3,

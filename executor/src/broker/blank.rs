@@ -9,12 +9,12 @@
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 
+use sandbox_init::birth::{self, Furniture};
 use sandbox_init::packet;
 
-use super::child::{self, Plan};
 use super::networks::Network;
 use super::protocol::Step;
-use super::provision::{born, receive, until_readable, write_id_maps};
+use super::provision::{born, hand_furniture, hand_leaves, receive, until_readable, write_id_maps};
 use super::ranges::RANGES_MAX;
 use super::serve::{Broker, lock};
 use super::teardown::{Record, teardown};
@@ -81,24 +81,21 @@ impl Blank {
         done(Step::Cgroups)?;
 
         let (channel, end) = packet::pair().map_err(at(Step::Clone))?;
-        let plan = Plan { is_blank: true, fail_after, ..Plan::of(broker, end.as_fd()) };
-        let pid = born(broker, &plan, network.as_fd(), leaf.as_fd(), record)?;
+        let pid = born(broker, end.as_fd(), network.as_fd(), leaf.as_fd(), record)?;
         drop(end);
         done(Step::Clone)?;
         write_id_maps(broker.proc.as_fd(), pid, id_base).map_err(at(Step::IdMaps))?;
         done(Step::IdMaps)?;
 
-        let handed = broker.fresh_dev().and_then(|dev| {
-            child::hand_furniture(channel.as_fd(), dev.as_fd(), broker.fresh_masks()?.as_fd())?;
-            child::hand_leaves(channel.as_fd(), &joins, None)
-        });
+        let handed = hand_furniture(broker, channel.as_fd(), Furniture { is_blank: true, fail_after })
+            .and_then(|()| hand_leaves(channel.as_fd(), &joins, None));
         // What the child says of its end is more than the broken pipe.
         let waited = handed.and_then(|()| until_readable(channel.as_fd(), FURNISH_WAIT_MS));
         let mut bytes = [0; 16];
         let said = receive(channel.as_fd(), &mut bytes);
         match (waited, said) {
-            (Ok(()), Some(said)) if child::is_furnished(said) => Ok((id_base, pid, channel)),
-            (waited, said) => Err(match (said.and_then(child::failure), waited) {
+            (Ok(()), Some(said)) if birth::is_furnished(said) => Ok((id_base, pid, channel)),
+            (waited, said) => Err(match (said.and_then(birth::failure), waited) {
                 (Some((step, errno)), _) => (step, io::Error::from_raw_os_error(errno)),
                 (None, Err(error)) => (Step::HandIn, error),
                 (None, Ok(())) => (Step::HandIn, io::Error::from_raw_os_error(libc::ECHILD)),

@@ -5,6 +5,8 @@ use std::ffi::{CStr, CString};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 
+use sandbox_init::birth::{DEV, Mask, PROC, ROOT};
+
 use crate::host::mounts::{self, Context};
 use crate::host::open;
 
@@ -28,19 +30,6 @@ const LINKS: [(&CStr, &CStr); 5] = [
 /// An empty file and an empty directory, to lie over others.
 const MASK_FILE: &CStr = c"file";
 const MASK_DIR: &CStr = c"dir";
-
-/// Places of a child that waits for its root, of which the masks are the root.
-pub const PROC: &CStr = c"proc";
-pub const DEV: &CStr = c"dev";
-pub const ROOT: &CStr = c"root";
-
-/// What lies over a file or directory of /proc. Both paths start at the masks, while those lie
-/// beneath /proc or are the root.
-#[derive(Debug)]
-pub struct Mask {
-    pub cover: &'static CStr,
-    pub place: CString,
-}
 
 fn small_tmpfs() -> io::Result<OwnedFd> {
     let context = Context::open(c"tmpfs")?;
@@ -123,7 +112,7 @@ pub fn masked(proc: std::os::fd::BorrowedFd<'_>) -> io::Result<Vec<Mask>> {
         .filter(|(path, _)| open::at(proc, path, libc::O_PATH).is_ok())
         .map(|(path, cover)| {
             let place = CString::new([b"../proc/", path.to_bytes()].concat())?;
-            Ok(Mask { cover, place })
+            Ok(Mask { cover: cover.to_owned(), place })
         })
         .collect()
 }

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 
 use rollout::Bytes;
 use rollout::quantity::Limit;
+pub use sandbox_init::birth::Step;
 use serde::{Deserialize, Serialize};
 
 /// The largest datagram in either direction, in bytes.
@@ -174,64 +175,4 @@ pub enum Problem {
         used: u64,
         limit: u64,
     },
-}
-
-macro_rules! steps {
-    ($($(#[$doc:meta])* $name:ident => $text:literal,)*) => {
-        /// The steps of provisioning. Up to `Terminals` they need nothing of what is asked for.
-        /// `Credentials` to `Terminals` happen in the child, beside the ones after them, as are `Attach` and all from `Root` on.
-        #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-        #[repr(u8)]
-        pub enum Step { $($(#[$doc])* $name,)* }
-        impl Step {
-            pub const ALL: &[Self] = &[$(Self::$name,)*];
-            pub const fn as_str(self) -> &'static str {
-                match self { $(Self::$name => $text,)* }
-            }
-        }
-    };
-}
-
-steps! {
-    Range => "taking a uid range",
-    Network => "making the network namespace",
-    Clone => "clone3",
-    IdMaps => "writing the id maps",
-    Credentials => "becoming root of the sandbox",
-    Proc => "mounting /proc",
-    Dev => "mounting /dev",
-    Release => "letting the tree of the host go",
-    Masks => "masking /proc",
-    /// The last that a [blank](super::blank) has behind it.
-    Terminals => "mounting /dev/pts",
-    Disk => "making the writable layer",
-    Cgroups => "making the cgroups",
-    Attach => "joining the cgroups",
-    Layers => "mapping the layers",
-    Overlay => "mounting the overlay",
-    MountPoints => "preparing mount points and the working directory",
-    HandIn => "handing in the mounts",
-    Root => "attaching the root",
-    Shm => "mounting /dev/shm",
-    Moves => "moving /proc and /dev beneath the root",
-    Usr => "mounting /usr",
-    Pivot => "pivot_root",
-    Names => "naming the host and the cgroup namespace",
-    Stdio => "opening /dev/null",
-    Privileges => "dropping capabilities",
-    Landlock => "restricting by Landlock",
-    Seccomp => "installing the system call filter",
-    /// Init did not start or died at once.
-    Exec => "starting init",
-}
-
-impl Step {
-    /// Whether a blank has it behind it.
-    pub fn is_ahead(self) -> bool {
-        self as u8 <= Self::Terminals as u8
-    }
-
-    pub fn from_byte(byte: u8) -> Option<Self> {
-        Self::ALL.iter().copied().find(|step| *step as u8 == byte)
-    }
 }

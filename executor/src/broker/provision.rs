@@ -12,11 +12,12 @@ use std::sync::{Arc, Mutex};
 
 use rollout::Bytes;
 use rollout::quantity::TMPFS_DISK_MAX;
+use sandbox_init::birth::{self, Furniture, Order};
 use sandbox_init::message::Event;
 use sandbox_init::packet;
 
 use super::blank::Blank;
-use super::child::{self, Order, Plan};
+use super::child;
 use super::networks::{Coming, Networks};
 use super::pools::disks;
 use super::protocol::{Create, Created, Failure, Problem, Step};
@@ -24,11 +25,10 @@ use super::ranges::{RANGE_LEN, RANGES_MAX};
 use super::serve::{Broker, lock};
 use super::teardown::{Record, teardown};
 use crate::host::cgroup::Limits;
-use crate::host::clone::Cloned;
 use crate::host::loop_disk::LoopDevice;
 use crate::host::mounts::{self, Context};
 use crate::host::owner::Owner;
-use crate::host::{clone, netns, open};
+use crate::host::{netns, open};
 
 /// Loop devices of one executor at once.
 pub const LOOP_DISKS_MAX: usize = 256;
@@ -149,7 +149,7 @@ fn build(
             let joins = broker.tree.joins(&create.id).map_err(at(Step::Cgroups))?;
             done(Step::Cgroups)?;
             let (pid, channel) = start(broker, create, network, record)?;
-            told(channel.as_fd(), child::hand_leaves(channel.as_fd(), &joins, fail_after))?;
+            told(channel.as_fd(), hand_leaves(channel.as_fd(), &joins, fail_after))?;
             (pid, channel)
         }
     };
@@ -186,8 +186,8 @@ fn build(
     let shm_size = CString::new((create.limit.memory.0 / 2).to_string()).unwrap_or_default();
     let order = Order { hostname: &hostname, shm_size: &shm_size, fail_after };
     let order = order.encode().map_err(at(Step::HandIn))?;
-    let handed: Vec<_> = [&root].into_iter().chain(&usr).map(AsRawFd::as_raw_fd).collect();
-    told(channel.as_fd(), packet::send(channel.as_fd(), &order, &handed, 0))?;
+    let handed: Vec<_> = [&root].into_iter().chain(&usr).map(AsFd::as_fd).collect();
+    told(channel.as_fd(), birth::tell(channel.as_fd(), &order, &handed))?;
     drop((root, usr));
     done(Step::HandIn)?;
 
@@ -233,25 +233,34 @@ fn start(
 
     let (channel, end) = packet::pair().map_err(at(Step::Clone))?;
     let fail_after = create.fail_after.filter(|step| step.is_ahead());
-    let plan = Plan { fail_after, ..Plan::of(broker, end.as_fd()) };
-    let born = born(broker, &plan, network.namespace.as_fd(), leaf.as_fd(), record);
+    let born = born(broker, end.as_fd(), network.namespace.as_fd(), leaf.as_fd(), record);
     let pid = born.map_err(|(step, error)| at(step)(error))?;
     done(Step::Clone)?;
     drop((network.namespace, end, leaf));
 
     write_id_maps(broker.proc.as_fd(), pid, record.id_base.unwrap_or_default()).map_err(at(Step::IdMaps))?;
     done(Step::IdMaps)?;
-    let (dev, masks) =
-        broker.fresh_dev().and_then(|dev| Ok((dev, broker.fresh_masks()?))).map_err(at(Step::HandIn))?;
-    told(channel.as_fd(), child::hand_furniture(channel.as_fd(), dev.as_fd(), masks.as_fd()))?;
+    let furniture = Furniture { is_blank: false, fail_after };
+    told(channel.as_fd(), hand_furniture(broker, channel.as_fd(), furniture))?;
     Ok((pid, channel))
 }
 
-/// Clones the child into its namespaces. The network came first: it is owned by the host's user
+/// What a fresh init mounts.
+pub fn hand_furniture(broker: &Broker, channel: BorrowedFd<'_>, furniture: Furniture) -> io::Result<()> {
+    let (dev, masks) = (broker.fresh_dev()?, broker.fresh_masks()?);
+    birth::tell(channel, &furniture.encode(), &[broker.plan.as_fd(), dev.as_fd(), masks.as_fd()])
+}
+
+/// The groups it joins.
+pub fn hand_leaves(channel: BorrowedFd<'_>, joins: &[OwnedFd], fail_after: Option<Step>) -> io::Result<()> {
+    birth::tell(channel, &birth::leaves(fail_after), &joins.iter().map(AsFd::as_fd).collect::<Vec<_>>())
+}
+
+/// Clones init into its namespaces, with its end of a channel. The network came first: it is owned by the host's user
 /// namespace, so nothing inside can configure it.
 pub fn born(
     broker: &Broker,
-    plan: &Plan<'_>,
+    channel: BorrowedFd<'_>,
     network: BorrowedFd<'_>,
     leaf: BorrowedFd<'_>,
     record: &mut Record,
@@ -265,13 +274,10 @@ pub fn born(
     // What the kernel counts by the owner of the user namespace is this sandbox's alone.
     let owner = Owner::assume(record.id_base.unwrap_or_default()).map_err(at(Step::Clone))?;
     netns::enter(network).map_err(at(Step::Network))?;
-    // SAFETY: this process has several threads; the child runs `child::run` and nothing else,
-    // which keeps to system calls.
-    let cloned = match unsafe { clone::fork(NAMESPACES, Some(leaf)) } {
-        Ok(Cloned::Child) => child::run(plan),
-        Ok(Cloned::Parent { pid }) => {
+    let cloned = match child::start(NAMESPACES, leaf, channel, broker.init.as_fd()) {
+        Ok((pid, failure)) => {
             record.init_pid = Some(pid);
-            Ok(pid)
+            failure.map_or(Ok(pid), Err)
         }
         Err(error) => Err((Step::Clone, error)),
     };
@@ -517,7 +523,7 @@ pub fn receive<'a>(channel: BorrowedFd<'_>, bytes: &'a mut [u8; 16]) -> Option<&
 fn said(channel: BorrowedFd<'_>) -> Option<Result<Event, Failed>> {
     let mut bytes = [0; 16];
     let bytes = receive(channel, &mut bytes)?;
-    if let Some((step, errno)) = child::failure(bytes) {
+    if let Some((step, errno)) = birth::failure(bytes) {
         return Some(Err((step, Cause::Io(io::Error::from_raw_os_error(errno)))));
     }
     Event::decode(bytes).ok().map(Ok)

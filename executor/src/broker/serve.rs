@@ -2,6 +2,7 @@
 //! end of everything when an executor says so or none comes in time.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ffi::CStr;
 use std::fs;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
@@ -9,6 +10,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
 
+use sandbox_init::birth::{PLAN_MAX, Plan};
 use sandbox_init::packet;
 
 use super::networks::{Maker, Networks};
@@ -73,9 +75,8 @@ pub struct Broker {
     pub proc: OwnedFd,
     /// `/proc/self/fd/N` of a held /sys/block: the mount itself is gone from here.
     pub sys_block: PathBuf,
-    pub masked: Vec<device_tree::Mask>,
-    pub filter: Vec<libc::sock_filter>,
-    pub landlock_abi: Option<u32>,
+    /// What is the same for every init: a file that nobody can change.
+    pub plan: OwnedFd,
     pub host_network: OwnedFd,
     /// Ids of sandboxes that are being made, live, or are being ended.
     pub names: Mutex<BTreeSet<String>>,
@@ -233,15 +234,20 @@ impl Broker {
         shed_mounts(&hello.data_dir).doing("letting go of mounts")?;
         let proc = open::directory(c"/proc").doing("opening /proc")?;
         let usr = open::directory(c"/usr").ok();
-        let broker = Self {
+        let plan = Plan {
+            landlock_abi: hello.landlock_abi,
             masked: device_tree::masked(proc.as_fd()).doing("listing what is masked in /proc")?,
+            filter: seccomp::program(),
+        };
+        let too_long = || io::Error::other(format!("it is longer than {PLAN_MAX} bytes"));
+        let plan = plan.encode().ok_or_else(too_long).doing("writing the plan of every init")?;
+        let broker = Self {
+            plan: sealed(c"plan", &plan, Sealed::ToRead).doing("sealing the plan in memory")?,
             dev: device_tree::dev().doing("making /dev")?,
             masks: device_tree::masks().doing("making the masks")?,
-            init: sealed_init().doing("sealing init in memory")?,
+            init: sealed(c"init", INIT, Sealed::ToRun).doing("sealing init in memory")?,
             sys_block: PathBuf::from(format!("/proc/self/fd/{}", block.as_raw_fd())),
             ranges: Mutex::new(Ranges::new(seed(&hello.instance))),
-            filter: seccomp::program(),
-            landlock_abi: hello.landlock_abi,
             data_dir: hello.data_dir,
             pools: Pools::new(maker, groups, hello.ahead),
             names: Mutex::default(),
@@ -362,16 +368,24 @@ fn shed_mounts(data_dir: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// Init as a file that nobody can change and no path names.
-fn sealed_init() -> io::Result<OwnedFd> {
+/// What a file in memory is for.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Sealed {
+    ToRun,
+    ToRead,
+}
+
+/// A file that nobody can change and no path names.
+fn sealed(name: &CStr, bytes: &[u8], what_for: Sealed) -> io::Result<OwnedFd> {
     use std::io::Write;
     use std::os::fd::FromRawFd;
     let flags = libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING;
-    // Kernels before 6.3 know no MFD_EXEC and need none.
+    let kind = if what_for == Sealed::ToRun { libc::MFD_EXEC } else { libc::MFD_NOEXEC_SEAL };
+    // Kernels before 6.3 know neither kind and need none.
     // SAFETY: the name is a C string; the result is a fresh descriptor or an error.
     let fd = unsafe {
-        match libc::memfd_create(c"init".as_ptr(), flags | libc::MFD_EXEC) {
-            -1 => libc::memfd_create(c"init".as_ptr(), flags),
+        match libc::memfd_create(name.as_ptr(), flags | kind) {
+            -1 => libc::memfd_create(name.as_ptr(), flags),
             fd => fd,
         }
     };
@@ -380,7 +394,7 @@ fn sealed_init() -> io::Result<OwnedFd> {
     }
     // SAFETY: fresh and ours, as above.
     let mut file = fs::File::from(unsafe { OwnedFd::from_raw_fd(fd) });
-    file.write_all(INIT)?;
+    file.write_all(bytes)?;
     let seals = libc::F_SEAL_SEAL | libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_WRITE;
     // SAFETY: no memory involved.
     if unsafe { libc::fcntl(file.as_raw_fd(), libc::F_ADD_SEALS, seals) } < 0 {

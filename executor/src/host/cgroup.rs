@@ -28,8 +28,8 @@ pub use names::sandbox_of;
 /// The one name Rollyard uses at the top of a hierarchy.
 pub const PARENT: &str = "rollyard";
 const CONTROLLERS: [&str; 3] = ["memory", "cpu", "pids"];
-/// Hierarchies beside the v2 tree.
-pub const JOINS_MAX: usize = CONTROLLERS.len();
+// One descriptor of each v1 hierarchy goes to an init in one datagram.
+const _: () = assert!(CONTROLLERS.len() <= sandbox_init::packet::FDS_MAX);
 /// The bandwidth period, in microseconds.
 const CPU_PERIOD_US: u64 = 100_000;
 /// What all sandboxes together weigh, for each CPU of this executor: in v1's shares, of which a task beside
@@ -308,7 +308,7 @@ impl Tree {
         open::at(self.dirs[0].as_fd(), &self.path(0, id)?, libc::O_PATH | libc::O_DIRECTORY)
     }
 
-    /// Of each v1 leaf, the file that takes a "0" from a process of one thread which moves itself. At most [`JOINS_MAX`].
+    /// Of each v1 leaf, the file that takes a "0" from a process of one thread which moves itself.
     pub fn joins(&self, id: &str) -> io::Result<Vec<OwnedFd>> {
         let tasks = name(&format!("{id}/tasks"))?;
         self.dirs[1..].iter().map(|dir| open::at(dir.as_fd(), &tasks, libc::O_WRONLY)).collect()

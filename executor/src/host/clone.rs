@@ -1,6 +1,8 @@
-//! clone3 as a fork with namespaces, born inside a cgroup.
+//! clone3 with namespaces, born inside a cgroup: as a fork, or in the memory of its parent until it execs.
 
+use std::ffi::c_void;
 use std::io;
+use std::mem::MaybeUninit;
 use std::os::fd::{AsRawFd, BorrowedFd};
 
 use super::checked;
@@ -53,6 +55,84 @@ pub unsafe fn fork(namespaces: i32, cgroup: Option<BorrowedFd<'_>>) -> io::Resul
     }
     let pid = i32::try_from(pid).map_err(|_| io::Error::from_raw_os_error(libc::EOVERFLOW))?;
     Ok(Cloned::Parent { pid })
+}
+
+/// Of a child in the memory of its parent.
+#[repr(C, align(16))]
+struct Stack(MaybeUninit<[u8; 32 << 10]>);
+
+/// Runs `run` in a child in new `namespaces` (`CLONE_NEW*`), inside the v2 `cgroup` if given, on a stack of its own in
+/// this memory. The calling thread waits until the child has left it, by exec or by its end.
+///
+/// # Safety
+/// The child may call only what is async-signal-safe (no allocation, no lock: other threads of this process go on), and
+/// changes what it sees of this memory for good. It sees the `errno` of the calling thread as its own. `argument` must be
+/// good for `run`.
+pub unsafe fn vfork(
+    namespaces: i32,
+    cgroup: Option<BorrowedFd<'_>>,
+    run: extern "C" fn(*mut c_void) -> !,
+    argument: *mut c_void,
+) -> io::Result<i32> {
+    let mut stack = Stack(MaybeUninit::uninit());
+    let flags = namespaces | libc::CLONE_VM | libc::CLONE_VFORK;
+    let mut args = CloneArgs {
+        flags: u64::from(flags.cast_unsigned()),
+        exit_signal: u64::from(libc::SIGCHLD.cast_unsigned()),
+        stack: (&raw mut stack).addr() as u64,
+        stack_size: size_of::<Stack>() as u64,
+        ..CloneArgs::default()
+    };
+    if let Some(cgroup) = cgroup {
+        args.flags |= INTO_CGROUP;
+        args.cgroup = u64::from(cgroup.as_raw_fd().cast_unsigned());
+    }
+    let result: i64;
+    // SAFETY: the parent comes back from the call as from any other. The child comes back on an empty stack, which is
+    // aligned, and calls `run`, which does not return. Stack, `args` and `argument` outlive it, for the parent waits.
+    #[cfg(target_arch = "x86_64")]
+    unsafe {
+        std::arch::asm!(
+            "syscall",
+            "test rax, rax",
+            "jnz 2f",
+            "xor ebp, ebp",
+            "mov rdi, {argument}",
+            "call {run}",
+            "ud2",
+            "2:",
+            argument = in(reg) argument,
+            run = in(reg) run,
+            inlateout("rax") libc::SYS_clone3 => result,
+            in("rdi") &raw mut args,
+            in("rsi") size_of::<CloneArgs>(),
+            out("rcx") _,
+            out("r11") _,
+        );
+    }
+    // SAFETY: as above.
+    #[cfg(target_arch = "aarch64")]
+    unsafe {
+        std::arch::asm!(
+            "svc #0",
+            "cbnz x0, 2f",
+            "mov x29, xzr",
+            "mov x0, {argument}",
+            "blr {run}",
+            "brk #1",
+            "2:",
+            argument = in(reg) argument,
+            run = in(reg) run,
+            inlateout("x0") &raw mut args => result,
+            in("x1") size_of::<CloneArgs>(),
+            in("x8") libc::SYS_clone3,
+        );
+    }
+    match i32::try_from(result) {
+        Ok(pid) if pid > 0 => Ok(pid),
+        Ok(error) => Err(io::Error::from_raw_os_error(-error)),
+        Err(_) => Err(io::Error::from_raw_os_error(libc::EOVERFLOW)),
+    }
 }
 
 /// Waits for a child's end without a bound longer than `timeout_ms`; reaps it. False: still there.

@@ -18,7 +18,7 @@ pub struct Owner(());
 impl Owner {
     /// The calling thread alone, where the C library's function of this name would change all.
     pub fn assume(uid: u32) -> io::Result<Self> {
-        effective_user(uid)?;
+        become_user(uid)?;
         let owner = Self(());
         // The kernel emptied the effective set, and a clone into a cgroup needs it.
         capabilities::restore_effective()?;
@@ -28,17 +28,18 @@ impl Owner {
 
 impl Drop for Owner {
     fn drop(&mut self) {
-        // Its real user is root, so only a kernel without memory refuses. Whatever this thread made
+        // Its saved user is root, so only a kernel without memory refuses. Whatever this thread made
         // next would belong to a sandbox.
-        if effective_user(0).is_err() {
+        if become_user(0).is_err() {
             std::process::abort();
         }
     }
 }
 
-fn effective_user(uid: u32) -> io::Result<()> {
-    const UNCHANGED: u32 = u32::MAX;
+/// Real and effective: an exec where the two differ loses the capabilities that it should keep. The saved one stays
+/// root's, and with it what is permitted.
+fn become_user(uid: u32) -> io::Result<()> {
     // SAFETY: integers only.
-    checked(unsafe { libc::syscall(libc::SYS_setresuid, UNCHANGED, uid, UNCHANGED) })?;
+    checked(unsafe { libc::syscall(libc::SYS_setresuid, uid, uid, 0) })?;
     Ok(())
 }

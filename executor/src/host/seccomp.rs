@@ -7,9 +7,7 @@
 //! the common path. To fill the cache it runs the filter for every call there is, in each creation:
 //! so calls are found by halves, not one after the other.
 
-use std::io;
-
-use super::checked;
+pub use sandbox_init::kernel::seccomp::install;
 
 #[cfg(target_arch = "x86_64")]
 const AUDIT_ARCH: u32 = 0xc000_003e;
@@ -240,17 +238,6 @@ fn judge(out: &mut Vec<libc::sock_filter>, call: i64, body: &[libc::sock_filter]
     let skip = u8::try_from(body.len()).unwrap_or(u8::MAX);
     out.push(step(JEQ, number(call), 0, skip));
     out.extend_from_slice(body);
-}
-
-/// Puts the filter on the calling thread for good. Needs no_new_privs.
-pub fn install(program: &[libc::sock_filter]) -> io::Result<()> {
-    let len = u16::try_from(program.len()).map_err(|_| io::Error::from_raw_os_error(libc::E2BIG))?;
-    let filter = libc::sock_fprog { len, filter: program.as_ptr().cast_mut() };
-    // SAFETY: the kernel copies `len` instructions from the program, which is alive.
-    checked(unsafe {
-        libc::syscall(libc::SYS_seccomp, libc::SECCOMP_SET_MODE_FILTER, 0, &raw const filter)
-    })?;
-    Ok(())
 }
 
 #[cfg(test)]

@@ -57,6 +57,26 @@ pub fn keep_only(kept: u64) -> io::Result<()> {
     Ok(())
 }
 
+/// Lets an exec as somebody who is not root keep every capability that is permitted.
+pub fn keep_over_exec() -> io::Result<()> {
+    let mut header = Header { version: VERSION_3, pid: 0 };
+    let mut sets = [0u32; 6];
+    // SAFETY: version 3 reads the header and writes, or reads, two entries of effective, permitted, inheritable.
+    unsafe {
+        checked(libc::syscall(libc::SYS_capget, &raw mut header, sets.as_mut_ptr()))?;
+        [sets[2], sets[5]] = [sets[1], sets[4]];
+        checked(libc::syscall(libc::SYS_capset, &raw mut header, sets.as_ptr()))?;
+    }
+    let permitted = u64::from(sets[4]) << 32 | u64::from(sets[1]);
+    for capability in (0..CAPABILITIES_END).filter(|capability| permitted & (1 << capability) != 0) {
+        // SAFETY: prctl with integers touches no memory.
+        let raised =
+            unsafe { libc::prctl(libc::PR_CAP_AMBIENT, libc::PR_CAP_AMBIENT_RAISE, capability, 0, 0) };
+        checked(raised.into())?;
+    }
+    Ok(())
+}
+
 /// Makes effective again what is permitted. A change of the effective user alone leaves it so.
 pub fn restore_effective() -> io::Result<()> {
     let mut header = Header { version: VERSION_3, pid: 0 };
