@@ -8,6 +8,7 @@
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
+use std::time::{Duration, Instant};
 
 use sandbox_init::birth::{self, Furniture};
 use sandbox_init::packet;
@@ -20,9 +21,9 @@ use super::serve::{Broker, lock};
 use super::teardown::{Record, teardown};
 
 /// How long it may take to be furnished.
-const FURNISH_WAIT_MS: i32 = 5_000;
+const FURNISH_WAIT: Duration = Duration::from_secs(5);
 
-/// A child that waits for its order.
+/// A child that waits for its order, or is on its way there.
 #[derive(Debug)]
 pub struct Blank {
     /// Its range of ids, its leaves, its init to be and its network.
@@ -32,75 +33,45 @@ pub struct Blank {
     pub id_base: u32,
     pub pid: i32,
     pub channel: OwnedFd,
+    begun: Instant,
 }
 
 impl Blank {
-    /// Makes one, of a memory group if there is one. On a thread that stays in the host's network and lives as long
-    /// as the sandboxes: the kernel ends a child with the thread that started it.
-    pub fn make(broker: &Broker, name: String, network: Network, group: Option<&str>) -> io::Result<Self> {
+    /// Starts one, of a memory group if there is one, and hands it what it mounts. On a thread that stays in the host's
+    /// network and lives as long as the sandboxes: the kernel ends a child with the thread that started it.
+    pub fn begin(broker: &Broker, name: String, network: Network, group: Option<&str>) -> io::Result<Self> {
         let mut record = Record { network: Some(network.in_use), ..Record::default() };
-        match Self::begin(broker, &name, &network.namespace, group, &mut record) {
-            Ok((id_base, pid, channel)) => Ok(Self { record, name, id_base, pid, channel }),
+        match start(broker, &name, &network.namespace, group, &mut record) {
+            Ok((id_base, pid, channel)) => {
+                Ok(Self { record, name, id_base, pid, channel, begun: Instant::now() })
+            }
             Err((step, error)) => {
-                let error = io::Error::new(error.kind(), format!("{}: {error}", step.as_str()));
+                let error = named(step, &error);
                 let mut left = teardown(broker, &name, record);
                 // If it has the name of the blank by now, it went with that.
                 let group = group.map(|group| broker.tree.remove_memory_group(group));
                 left.extend(group.and_then(Result::err).map(|error| format!("its memory group: {error}")));
-                if left.is_empty() {
-                    Err(error)
-                } else {
-                    Err(io::Error::other(format!("{error}; {}", left.join("; "))))
-                }
+                Err(with_left(error, &left))
             }
         }
     }
 
-    fn begin(
-        broker: &Broker,
-        name: &str,
-        network: &OwnedFd,
-        group: Option<&str>,
-        record: &mut Record,
-    ) -> Result<(u32, i32, OwnedFd), (Step, io::Error)> {
-        let at = |step: Step| move |error: io::Error| (step, error);
-        let fail_after = broker.pools.blank_fails_after();
-        let done = |step: Step| match fail_after {
-            Some(fail) if fail == step => Err(at(step)(io::Error::from_raw_os_error(libc::EIO))),
-            _ => Ok(()),
-        };
-        let none = || at(Step::Range)(io::Error::other(format!("all {RANGES_MAX} uid ranges are taken")));
-        let id_base = lock(&broker.ranges).take().ok_or_else(none)?;
-        record.id_base = Some(id_base);
-        done(Step::Range)?;
+    /// Whether it has something to say: that it is furnished, or why it never will be. One that takes too long has.
+    pub fn has_come(&self) -> bool {
+        self.begun.elapsed() > FURNISH_WAIT || until_readable(self.channel.as_fd(), 0).is_ok()
+    }
 
-        record.cgroups = true;
-        broker.tree.make_leaves(name, group).map_err(at(Step::Cgroups))?;
-        let leaf = broker.tree.leaf(name).map_err(at(Step::Cgroups))?;
-        let joins = broker.tree.joins(name).map_err(at(Step::Cgroups))?;
-        done(Step::Cgroups)?;
-
-        let (channel, end) = packet::pair().map_err(at(Step::Clone))?;
-        let pid = born(broker, end.as_fd(), network.as_fd(), leaf.as_fd(), record)?;
-        drop(end);
-        done(Step::Clone)?;
-        write_id_maps(broker.proc.as_fd(), pid, id_base).map_err(at(Step::IdMaps))?;
-        done(Step::IdMaps)?;
-
-        let handed = hand_furniture(broker, channel.as_fd(), Furniture { is_blank: true, fail_after })
-            .and_then(|()| hand_leaves(channel.as_fd(), &joins, None));
-        // What the child says of its end is more than the broken pipe.
-        let waited = handed.and_then(|()| until_readable(channel.as_fd(), FURNISH_WAIT_MS));
+    /// Takes what it has to say. If that is not that it is furnished, it is ended.
+    pub fn furnished(self, broker: &Broker) -> io::Result<Self> {
         let mut bytes = [0; 16];
-        let said = receive(channel.as_fd(), &mut bytes);
-        match (waited, said) {
-            (Ok(()), Some(said)) if birth::is_furnished(said) => Ok((id_base, pid, channel)),
-            (waited, said) => Err(match (said.and_then(birth::failure), waited) {
-                (Some((step, errno)), _) => (step, io::Error::from_raw_os_error(errno)),
-                (None, Err(error)) => (Step::HandIn, error),
-                (None, Ok(())) => (Step::HandIn, io::Error::from_raw_os_error(libc::ECHILD)),
-            }),
+        let said = receive(self.channel.as_fd(), &mut bytes);
+        if said.is_some_and(birth::is_furnished) {
+            return Ok(self);
         }
+        let errno = if said.is_some() { libc::ECHILD } else { libc::ETIMEDOUT };
+        let (step, errno) = said.and_then(birth::failure).unwrap_or((Step::HandIn, errno));
+        let error = named(step, &io::Error::from_raw_os_error(errno));
+        Err(with_left(error, &self.end(broker)))
     }
 
     /// Whether it still waits: one that has something to say by now, or whose end is gone, does not.
@@ -114,4 +85,56 @@ impl Blank {
         drop(channel);
         teardown(broker, &name, record)
     }
+}
+
+fn named(step: Step, error: &io::Error) -> io::Error {
+    io::Error::new(error.kind(), format!("{}: {error}", step.as_str()))
+}
+
+fn with_left(error: io::Error, left: &[String]) -> io::Error {
+    if left.is_empty() { error } else { io::Error::other(format!("{error}; {}", left.join("; "))) }
+}
+
+fn start(
+    broker: &Broker,
+    name: &str,
+    network: &OwnedFd,
+    group: Option<&str>,
+    record: &mut Record,
+) -> Result<(u32, i32, OwnedFd), (Step, io::Error)> {
+    let at = |step: Step| move |error: io::Error| (step, error);
+    let fail_after = broker.pools.blank_fails_after();
+    let done = |step: Step| match fail_after {
+        Some(fail) if fail == step => Err(at(step)(io::Error::from_raw_os_error(libc::EIO))),
+        _ => Ok(()),
+    };
+    let none = || at(Step::Range)(io::Error::other(format!("all {RANGES_MAX} uid ranges are taken")));
+    let id_base = lock(&broker.ranges).take().ok_or_else(none)?;
+    record.id_base = Some(id_base);
+    done(Step::Range)?;
+
+    record.cgroups = true;
+    broker.tree.make_leaves(name, group).map_err(at(Step::Cgroups))?;
+    if group.is_some() {
+        broker.tree.limit_to_wait(name).map_err(at(Step::Cgroups))?;
+    }
+    let leaf = broker.tree.leaf(name).map_err(at(Step::Cgroups))?;
+    let joins = broker.tree.joins(name).map_err(at(Step::Cgroups))?;
+    done(Step::Cgroups)?;
+
+    let (channel, end) = packet::pair().map_err(at(Step::Clone))?;
+    let pid = born(broker, end.as_fd(), network.as_fd(), leaf.as_fd(), record)?;
+    drop(end);
+    done(Step::Clone)?;
+    write_id_maps(broker.proc.as_fd(), pid, id_base).map_err(at(Step::IdMaps))?;
+    done(Step::IdMaps)?;
+
+    let handed = hand_furniture(broker, channel.as_fd(), Furniture { is_blank: true, fail_after })
+        .and_then(|()| hand_leaves(channel.as_fd(), &joins, None));
+    // What the child says of its end is more than the broken pipe.
+    handed.map_err(|error| {
+        let reported = receive(channel.as_fd(), &mut [0; 16]).and_then(birth::failure);
+        reported.map_or((Step::HandIn, error), |(step, errno)| (step, io::Error::from_raw_os_error(errno)))
+    })?;
+    Ok((id_base, pid, channel))
 }

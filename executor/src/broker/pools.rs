@@ -26,6 +26,8 @@ use super::serve::{Broker, CREATION_WIDTH, lock};
 
 /// Children held ready, each with a network namespace.
 pub const BLANKS_AHEAD: usize = 32;
+/// Of them, so many may be on their way at once: most of that is waiting for the kernel.
+const BLANKS_COMING_MAX: usize = 4;
 /// What the leaves of one are called before a number; no group of memory is.
 const BLANK: &str = "pool.b";
 /// Network namespaces held ready beside those.
@@ -40,6 +42,8 @@ const PENDING_PAUSE: Duration = Duration::from_millis(20);
 const FAILED_PAUSE: Duration = Duration::from_secs(1);
 /// How long until a request is looked for again that some thread of the broker is about to take.
 const WAITING_PAUSE: Duration = Duration::from_millis(1);
+/// How long until blanks on their way are looked for again.
+const COMING_PAUSE: Duration = Duration::from_micros(500);
 
 #[derive(Debug)]
 pub struct Pools {
@@ -57,6 +61,8 @@ struct State {
     ending: bool,
     /// The one that waits longest goes first.
     blanks: VecDeque<Blank>,
+    /// Those that are not furnished yet.
+    blanks_coming: VecDeque<Blank>,
     blanks_not_before: Option<Instant>,
     blanks_made: u64,
     blank_fails_after: Option<Step>,
@@ -77,6 +83,8 @@ enum Piece {
     Network,
     /// Under that name, in that network, of that memory group.
     Blank(String, Network, Option<String>),
+    /// It was begun, and has something to say.
+    Came(Blank),
     /// Of that name.
     Group(String),
     Reset(Returned),
@@ -116,6 +124,7 @@ impl Pools {
             creating_beside_max: cpus.saturating_sub(1).min(CREATION_WIDTH - 1),
             ending: !ahead,
             blanks: VecDeque::with_capacity(BLANKS_AHEAD),
+            blanks_coming: VecDeque::with_capacity(BLANKS_COMING_MAX),
             blanks_not_before: None,
             blanks_made: 0,
             blank_fails_after: None,
@@ -233,6 +242,9 @@ impl Pools {
             if state.ending {
                 return None;
             }
+            if let Some(blank) = state.blanks_coming.pop_front_if(|blank| blank.has_come()) {
+                return Some(Piece::Came(blank));
+            }
             let now = Instant::now();
             state.look(now);
             let mut pause = state.due_in(now);
@@ -245,6 +257,9 @@ impl Pools {
                     return Some(piece);
                 }
                 pause = Some(WAITING_PAUSE);
+            }
+            if !state.blanks_coming.is_empty() {
+                pause = Some(pause.map_or(COMING_PAUSE, |pause| pause.min(COMING_PAUSE)));
             }
             state = match pause {
                 Some(pause) => {
@@ -280,10 +295,18 @@ impl Pools {
                 state.networks.push(made.map_err(|error| ("a network namespace", error))?);
             }
             Piece::Blank(name, network, group) => {
-                let made = Blank::make(broker, name, network, group.as_deref());
+                let begun = Blank::begin(broker, name, network, group.as_deref());
                 let mut state = self.lock();
-                state.blanks_not_before = made.is_err().then(|| Instant::now() + FAILED_PAUSE);
-                state.blanks.push_back(made.map_err(|error| ("a blank", error))?);
+                state.blanks_not_before = begun.is_err().then(|| Instant::now() + FAILED_PAUSE);
+                state.blanks_coming.push_back(begun.map_err(|error| ("a blank", error))?);
+            }
+            Piece::Came(blank) => {
+                let furnished = blank.furnished(broker);
+                let mut state = self.lock();
+                if furnished.is_err() {
+                    state.blanks_not_before = Some(Instant::now() + FAILED_PAUSE);
+                }
+                state.blanks.push_back(furnished.map_err(|error| ("a blank", error))?);
             }
             Piece::Group(name) => {
                 let made = broker.tree.make_memory_group(&name);
@@ -323,7 +346,11 @@ impl Pools {
 
     /// After the end: lets go of everything that is held; what would not go is named.
     pub fn destroy(&self, broker: &Broker) -> Vec<String> {
-        let blanks = std::mem::take(&mut self.lock().blanks);
+        let blanks = {
+            let mut state = self.lock();
+            let coming = std::mem::take(&mut state.blanks_coming);
+            std::mem::take(&mut state.blanks).into_iter().chain(coming).collect::<Vec<_>>()
+        };
         // All at once, so that none is waited for while it runs.
         let killed = blanks.iter().map(|blank| (&blank.name, broker.tree.kill(&blank.name)));
         let mut left: Vec<_> = killed
@@ -347,6 +374,7 @@ impl State {
     fn is_full(&self) -> bool {
         self.networks.len() >= NETWORKS_AHEAD
             && self.blanks.len() >= BLANKS_AHEAD
+            && self.blanks_coming.is_empty()
             && self.groups.is_full()
             && self.disks.is_full()
     }
@@ -369,7 +397,9 @@ impl State {
 
     /// Whether one is short that there is a network for.
     fn lacks_blanks(&self) -> bool {
-        self.blanks.len() < BLANKS_AHEAD && !self.networks.is_empty()
+        self.blanks.len() + self.blanks_coming.len() < BLANKS_AHEAD
+            && self.blanks_coming.len() < BLANKS_COMING_MAX
+            && !self.networks.is_empty()
     }
 
     /// What takes least first: it is back soonest.

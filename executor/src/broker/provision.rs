@@ -106,7 +106,7 @@ fn build(
     let may_be_blank = !create.fail_after.is_some_and(Step::is_ahead);
     let child = match may_be_blank.then(|| broker.pools.blank(broker)).flatten() {
         Some(blank) => {
-            let Blank { record: made, name, id_base, pid, channel } = blank;
+            let Blank { record: made, name, id_base, pid, channel, .. } = blank;
             *record = Record { waited_as: Some(name.clone()), ..made };
             Child::Waits { name, id_base, pid, channel }
         }
@@ -377,6 +377,11 @@ fn upper_dirs(disk: BorrowedFd<'_>, base: u32) -> io::Result<(OwnedFd, OwnedFd)>
 
 fn proc_file(proc: BorrowedFd<'_>, pid: i32, file: &str, flags: i32) -> io::Result<OwnedFd> {
     open::at(proc, &CString::new(format!("{pid}/{file}")).unwrap_or_default(), flags)
+}
+
+/// Our own child, whose pid nobody else can have.
+pub fn mount_namespace(proc: BorrowedFd<'_>, pid: i32) -> io::Result<OwnedFd> {
+    proc_file(proc, pid, "ns/mnt", libc::O_RDONLY)
 }
 
 pub fn write_id_maps(proc: BorrowedFd<'_>, pid: i32, base: u32) -> io::Result<()> {

@@ -19,7 +19,7 @@ use super::pools::groups::Groups;
 use super::protocol::{Action, DATAGRAM_MAX, Hello, Outcome, Reply, Request};
 use super::provision::{GIVEN, Scaffold};
 use super::ranges::Ranges;
-use super::teardown::{Record, teardown};
+use super::teardown::{Record, teardown, teardown_but_mounts};
 use super::{device_tree, orphaned, provision};
 use crate::host::cgroup::{Layout, Tree};
 use crate::host::{mounts, netns, open, seccomp};
@@ -293,6 +293,8 @@ impl Broker {
                 Ok(None) | Err(_) => return,
             };
             let Ok(request) = serde_json::from_slice::<Request>(&buffer[..len]) else { return };
+            // What nobody waits for.
+            let mut mounts = None;
             let (outcome, scaffold) = match request.action {
                 // Nobody would claim it.
                 Action::Create(_) if is_gone => continue,
@@ -327,7 +329,10 @@ impl Broker {
                 }
                 Action::Destroy { id } => {
                     let record = lock(&self.records).remove(&id);
-                    let left = record.map_or_else(Vec::new, |record| teardown(self, &id, record));
+                    let mut left = Vec::new();
+                    if let Some(record) = record {
+                        (left, mounts) = teardown_but_mounts(self, &id, record);
+                    }
                     (Outcome::Destroyed { left }, Scaffold::default())
                 }
             };
@@ -338,6 +343,7 @@ impl Broker {
             // What an executor that is gone was to get, the next one finds or has destroyed.
             is_gone |= packet::send(socket.as_fd(), &bytes, &given, 0).is_err();
             held.clear();
+            drop(mounts);
         }
     }
 }

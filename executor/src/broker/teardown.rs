@@ -1,7 +1,9 @@
 //! The one way a sandbox ends: after a request, a failed creation, or the executor's death.
 
+use std::os::fd::{AsFd, OwnedFd};
+
 use super::networks::InUse;
-use super::provision::Scaffold;
+use super::provision::{Scaffold, mount_namespace};
 use super::serve::{Broker, lock};
 use crate::host::loop_disk::{RELEASE_PAUSE, RELEASE_TRIES_MAX};
 use crate::host::{clone, loop_disk};
@@ -24,8 +26,20 @@ pub struct Record {
 }
 
 /// Ends what the record names, goes on past what will not go, and returns that.
-pub fn teardown(broker: &Broker, id: &str, mut record: Record) -> Vec<String> {
+pub fn teardown(broker: &Broker, id: &str, record: Record) -> Vec<String> {
+    teardown_but_mounts(broker, id, record).0
+}
+
+/// The same, with the last hold on what it had mounted: to be dropped when nobody waits any more, for that takes a grace
+/// period of the kernel, which the end of init would else wait for. What is on a disk is not left to it.
+pub fn teardown_but_mounts(
+    broker: &Broker,
+    id: &str,
+    mut record: Record,
+) -> (Vec<String>, Option<OwnedFd>) {
     let mut left = Vec::new();
+    // Of an init that is gone there is none.
+    let mut mounts = record.init_pid.and_then(|pid| mount_namespace(broker.proc.as_fd(), pid).ok());
     let mut gone = true;
     for leaf in [Some(id), record.waited_as.as_deref()].into_iter().flatten().filter(|_| record.cgroups) {
         if let Err(error) = broker.tree.kill(leaf) {
@@ -57,6 +71,7 @@ pub fn teardown(broker: &Broker, id: &str, mut record: Record) -> Vec<String> {
     drop(record.network.take());
     lock(&record.scaffold).clear();
     if let Some((number, _)) = record.disk {
+        mounts = None;
         let ours = || {
             loop_disk::backing_file(&broker.sys_block, number)
                 .is_some_and(|file| file == broker.disk_path(id))
@@ -75,5 +90,5 @@ pub fn teardown(broker: &Broker, id: &str, mut record: Record) -> Vec<String> {
         lock(&broker.ranges).free(base);
     }
     lock(&broker.names).remove(id);
-    left
+    (left, mounts)
 }

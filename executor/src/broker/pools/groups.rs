@@ -21,7 +21,9 @@ const SETTLE: Duration = Duration::from_millis(10);
 /// What a sandbox leaves goes by and by: looked at so often, in pauses, before a group is given up.
 const RESET_TRIES_MAX: u32 = 50;
 const RESET_PAUSE: Duration = Duration::from_millis(4);
-/// Once in so many looks a group is emptied by force. By then what goes by itself has gone.
+/// At this look, and once in so many after it, a group is emptied by force. By then what goes by itself has gone, of most
+/// groups: where nothing else runs, a last page stays at hand for good.
+const FORCE_AT: u32 = 3;
 const FORCE_EVERY: u32 = 25;
 
 #[derive(Debug)]
@@ -56,7 +58,7 @@ impl Returned {
         // The longer it has not worked, the less often is what costs more tried.
         let effort = match self.tries {
             0 => Effort::Look,
-            tries if tries.is_multiple_of(FORCE_EVERY) => Effort::Force,
+            tries if tries == FORCE_AT || tries.is_multiple_of(FORCE_EVERY) => Effort::Force,
             tries if tries.is_power_of_two() => Effort::Squeeze,
             _ => Effort::Look,
         };

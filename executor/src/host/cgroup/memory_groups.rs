@@ -15,6 +15,8 @@ pub const POOLED: &str = "pool.";
 /// Charged to a group that is handed on: what lives on of trees that others share (names, inodes, pages
 /// of files), in bytes. The next sandbox has so much less of its limit at most.
 pub const CHARGED_MAX: u64 = 64 << 10;
+/// What a process may use that waits in a group for its sandbox, in bytes. Init uses a tenth of it.
+pub const WAITING_MAX: u64 = 1 << 20;
 /// Pages of files charged to a group beyond this are left alone, in bytes, and the group is given
 /// up: they are the shared trees' of the node, and emptying it would drop them for every sandbox.
 pub const CACHE_MAX: u64 = 1 << 20;
@@ -124,8 +126,16 @@ impl Tree {
         let charged = self.memory_number(group, "memory.usage_in_bytes")?;
         let stat = self.memory_file(group, "memory.stat")?.unwrap_or_default();
         let of = |key| field(&stat, key).unwrap_or(0);
-        // Its own pages, in memory or of files in memory: some CPU still has one at hand.
-        let own = of("inactive_anon").saturating_add(of("active_anon"));
+        // Its own pages, in memory or of files in memory: some CPU still has one at hand. The kernel is up to two seconds
+        // late with few of them; what is charged is exact, and no more can be there than that.
+        let room = match charged {
+            0 => 0,
+            charged => {
+                let of_kernel = self.memory_file(group, "memory.kmem.usage_in_bytes")?;
+                charged.saturating_sub(of_kernel.and_then(|text| text.trim().parse().ok()).unwrap_or(0))
+            }
+        };
+        let own = of("inactive_anon").saturating_add(of("active_anon")).min(room);
         if charged > CHARGED_MAX || own > 0 {
             if of("cache").saturating_sub(of("shmem")) > CACHE_MAX {
                 return Ok(Reset::Unfit("its pages are of files that others use"));
@@ -166,6 +176,12 @@ impl Tree {
             }
         }
         Ok(Reset::Clean)
+    }
+
+    /// Raises the limit of a group that was handed on, for a process that waits in it. No sandbox's limit is lower, and
+    /// so none that was its limit of swap before.
+    pub fn limit_to_wait(&self, group: &str) -> io::Result<()> {
+        self.write(MEMORY, group, "memory.limit_in_bytes", &WAITING_MAX.to_string())
     }
 
     /// The memory limit as the kernel has it, in bytes.
