@@ -212,7 +212,8 @@ fn become_root() -> io::Result<()> {
     die_with_parent()?;
     // SAFETY: an integer only.
     unsafe { libc::umask(0o022) };
-    Ok(())
+    // No exec comes any more but those of programs. Each capability is a call, so this is done ahead of an order.
+    capabilities::bound(capabilities::OF_INIT)
 }
 
 /// Opens the place beneath the root, through no symlink, and mounts over that descriptor.

@@ -10,12 +10,13 @@ use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::{Duration, Instant};
 
+use rollout::Bytes;
 use sandbox_init::birth::{self, Furniture};
 use sandbox_init::packet;
 
 use super::networks::Network;
 use super::protocol::Step;
-use super::provision::{born, hand_furniture, hand_leaves, receive, until_readable, write_id_maps};
+use super::provision::{Layer, born, hand_furniture, hand_leaves, receive, until_readable, write_id_maps};
 use super::ranges::RANGES_MAX;
 use super::serve::{Broker, lock};
 use super::teardown::{Record, teardown};
@@ -33,17 +34,31 @@ pub struct Blank {
     pub id_base: u32,
     pub pid: i32,
     pub channel: OwnedFd,
+    /// A writable layer in memory, of the size that was asked for last.
+    pub layer: Option<(Bytes, Layer)>,
     begun: Instant,
 }
 
 impl Blank {
     /// Starts one, of a memory group if there is one, and hands it what it mounts. On a thread that stays in the host's
     /// network and lives as long as the sandboxes: the kernel ends a child with the thread that started it.
-    pub fn begin(broker: &Broker, name: String, network: Network, group: Option<&str>) -> io::Result<Self> {
+    pub fn begin(
+        broker: &Broker,
+        name: String,
+        network: Network,
+        group: Option<&str>,
+        size: Option<Bytes>,
+    ) -> io::Result<Self> {
         let mut record = Record { network: Some(network.in_use), ..Record::default() };
-        match start(broker, &name, &network.namespace, group, &mut record) {
-            Ok((id_base, pid, channel)) => {
-                Ok(Self { record, name, id_base, pid, channel, begun: Instant::now() })
+        let started = start(broker, &name, &network.namespace, group, &mut record);
+        let begun = Instant::now();
+        let with_layer = started.and_then(|(id_base, pid, channel)| {
+            let layer = size.map(|size| Ok((size, Layer::in_memory(size, id_base)?))).transpose();
+            Ok((id_base, pid, channel, layer.map_err(|error| (Step::Disk, error))?))
+        });
+        match with_layer {
+            Ok((id_base, pid, channel, layer)) => {
+                Ok(Self { record, name, id_base, pid, channel, layer, begun })
             }
             Err((step, error)) => {
                 let error = named(step, &error);

@@ -16,6 +16,9 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use rollout::Bytes;
+use rollout::quantity::TMPFS_DISK_MAX;
+
 use self::disks::{Disk, Disks};
 use self::groups::{Groups, Returned};
 use self::rate::Rate;
@@ -66,6 +69,8 @@ struct State {
     blanks_not_before: Option<Instant>,
     blanks_made: u64,
     blank_fails_after: Option<Step>,
+    /// Of the writable layer in memory that was asked for last.
+    layer_size: Option<Bytes>,
     networks: Vec<Network>,
     networks_not_before: Option<Instant>,
     networks_made: u64,
@@ -81,8 +86,8 @@ struct State {
 #[derive(Debug)]
 enum Piece {
     Network,
-    /// Under that name, in that network, of that memory group.
-    Blank(String, Network, Option<String>),
+    /// Under that name, in that network, of that memory group, with a layer of that size.
+    Blank(String, Network, Option<String>, Option<Bytes>),
     /// It was begun, and has something to say.
     Came(Blank),
     /// Of that name.
@@ -128,6 +133,7 @@ impl Pools {
             blanks_not_before: None,
             blanks_made: 0,
             blank_fails_after: None,
+            layer_size: None,
             networks: Vec::with_capacity(NETWORKS_AHEAD),
             networks_not_before: None,
             networks_made: 0,
@@ -173,6 +179,13 @@ impl Pools {
     /// After which step the one that is being made fails.
     pub fn blank_fails_after(&self) -> Option<Step> {
         self.lock().blank_fails_after.take()
+    }
+
+    /// A writable layer of this size was asked for: as a rule the next one is like it.
+    pub fn note_layer(&self, size: Bytes) {
+        if size <= TMPFS_DISK_MAX {
+            self.lock().layer_size = Some(size);
+        }
     }
 
     pub fn network(&self) -> Option<Network> {
@@ -294,8 +307,8 @@ impl Pools {
                 };
                 state.networks.push(made.map_err(|error| ("a network namespace", error))?);
             }
-            Piece::Blank(name, network, group) => {
-                let begun = Blank::begin(broker, name, network, group.as_deref());
+            Piece::Blank(name, network, group, size) => {
+                let begun = Blank::begin(broker, name, network, group.as_deref(), size);
                 let mut state = self.lock();
                 state.blanks_not_before = begun.is_err().then(|| Instant::now() + FAILED_PAUSE);
                 state.blanks_coming.push_back(begun.map_err(|error| ("a blank", error))?);
@@ -413,7 +426,8 @@ impl State {
             && let Some(network) = self.networks.pop()
         {
             self.blanks_made += 1;
-            return Some(Piece::Blank(format!("{BLANK}{}", self.blanks_made), network, self.groups.take()));
+            let name = format!("{BLANK}{}", self.blanks_made);
+            return Some(Piece::Blank(name, network, self.groups.take(), self.layer_size));
         }
         if self.networks.len() < NETWORKS_AHEAD && self.networks_not_before.is_none_or(|at| at <= now) {
             return Some(Piece::Network);

@@ -103,11 +103,13 @@ fn build(
     };
 
     // A step that a blank has behind it can fail only where there is none.
+    let mut ahead = None;
     let may_be_blank = !create.fail_after.is_some_and(Step::is_ahead);
     let child = match may_be_blank.then(|| broker.pools.blank(broker)).flatten() {
         Some(blank) => {
-            let Blank { record: made, name, id_base, pid, channel, .. } = blank;
+            let Blank { record: made, name, id_base, pid, channel, layer, .. } = blank;
             *record = Record { waited_as: Some(name.clone()), ..made };
+            ahead = layer;
             Child::Waits { name, id_base, pid, channel }
         }
         None => {
@@ -122,8 +124,13 @@ fn build(
         }
     };
     let base = child.id_base();
-    let (disk, memory_disk) = writable(broker, create, record).map_err(|cause| (Step::Disk, cause))?;
-    let (upper, work) = upper_dirs(disk.as_fd(), base).map_err(at(Step::Disk))?;
+    broker.pools.note_layer(create.limit.disk);
+    let (ahead, needless) = match ahead {
+        Some((size, layer)) if size == create.limit.disk => (Some((layer, size)), None),
+        other => (None, other),
+    };
+    let layer = ahead.map_or_else(|| writable(broker, create, base, record), Ok);
+    let (Layer { disk, upper, work }, memory_disk) = layer.map_err(|cause| (Step::Disk, cause))?;
     done(Step::Disk)?;
 
     let limits = Limits::new(&create.limit, memory_disk);
@@ -195,7 +202,8 @@ fn build(
     done(Step::Exec)?;
     let leaf = broker.tree.other_name(&create.id);
     let created = Created { id_base: base, init_pid: pid, memory_disk, leaf };
-    Ok((created, [channel, outside, upper, disk].into_iter().chain(lowers).collect()))
+    let needless = needless.into_iter().flat_map(|(_, Layer { disk, upper, work })| [upper, work, disk]);
+    Ok((created, [channel, outside, upper, disk].into_iter().chain(lowers).chain(needless).collect()))
 }
 
 /// Who becomes init.
@@ -287,16 +295,47 @@ pub fn born(
     cloned
 }
 
-/// The filesystem of the writable layer: its mount, and its size if it counts as memory.
-fn writable(broker: &Broker, create: &Create, record: &mut Record) -> Result<(OwnedFd, Bytes), Cause> {
-    let size = create.limit.disk;
-    if size <= TMPFS_DISK_MAX {
+/// A fresh writable layer: what it lies on, and in that the directories of an overlay.
+#[derive(Debug)]
+pub struct Layer {
+    disk: OwnedFd,
+    upper: OwnedFd,
+    work: OwnedFd,
+}
+
+impl Layer {
+    /// In memory, of so many bytes, for the sandbox with this range.
+    pub fn in_memory(size: Bytes, base: u32) -> io::Result<Self> {
         let context = Context::open(c"tmpfs")?;
         let inodes = (size.0 / BYTES_PER_INODE).max(INODES_MIN);
         for (key, value) in [(c"size", size.0), (c"nr_inodes", inodes)] {
             context.string(key, &CString::new(value.to_string()).unwrap_or_default())?;
         }
-        return Ok((context.mount(mounts::NO_SUID | mounts::NO_DEV)?, size));
+        Self::on(context.mount(mounts::NO_SUID | mounts::NO_DEV)?, base)
+    }
+
+    /// The upper is the sandbox's root and belongs to its uid 0.
+    fn on(disk: OwnedFd, base: u32) -> io::Result<Self> {
+        let dir = |name| {
+            open::make_dir(disk.as_fd(), name, 0o755)?;
+            open::at(disk.as_fd(), name, libc::O_PATH | libc::O_DIRECTORY)
+        };
+        let (upper, work) = (dir(c"upper")?, dir(c"work")?);
+        open::change_owner(upper.as_fd(), base, base)?;
+        Ok(Self { disk, upper, work })
+    }
+}
+
+/// The writable layer, and its size if it counts as memory.
+fn writable(
+    broker: &Broker,
+    create: &Create,
+    base: u32,
+    record: &mut Record,
+) -> Result<(Layer, Bytes), Cause> {
+    let size = create.limit.disk;
+    if size <= TMPFS_DISK_MAX {
+        return Ok((Layer::in_memory(size, base)?, size));
     }
     let path = broker.disk_path(&create.id);
     let taken = lock(&broker.records).values().filter(|record| record.disk.is_some()).count();
@@ -313,14 +352,14 @@ fn writable(broker: &Broker, create: &Create, record: &mut Record) -> Result<(Ow
         }
         record.disk = Some((ahead.device, size.0));
         fs::remove_file(&path)?;
-        return Ok((ahead.mount, Bytes(0)));
+        return Ok((Layer::on(ahead.mount, base)?, Bytes(0)));
     }
     let device = disks::attach(&path, size.0);
     // Behind the device it lives on; without a name nothing of it can be left.
     fs::remove_file(&path)?;
     let device = device?;
     record.disk = Some((device.number, size.0));
-    Ok((mount_ext4(&device)?, Bytes(0)))
+    Ok((Layer::on(mount_ext4(&device)?, base)?, Bytes(0)))
 }
 
 pub fn mount_ext4(device: &LoopDevice) -> io::Result<OwnedFd> {
@@ -362,17 +401,6 @@ impl Broker {
     pub fn pooled_disk_path(&self, name: &str) -> PathBuf {
         self.data_dir.join("disks").join(name)
     }
-}
-
-/// Fresh directories for the overlay; the upper is the sandbox's root and belongs to its uid 0.
-fn upper_dirs(disk: BorrowedFd<'_>, base: u32) -> io::Result<(OwnedFd, OwnedFd)> {
-    let dir = |name| {
-        open::make_dir(disk, name, 0o755)?;
-        open::at(disk, name, libc::O_PATH | libc::O_DIRECTORY)
-    };
-    let (upper, work) = (dir(c"upper")?, dir(c"work")?);
-    open::change_owner(upper.as_fd(), base, base)?;
-    Ok((upper, work))
 }
 
 fn proc_file(proc: BorrowedFd<'_>, pid: i32, file: &str, flags: i32) -> io::Result<OwnedFd> {

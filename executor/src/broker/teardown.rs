@@ -32,11 +32,7 @@ pub fn teardown(broker: &Broker, id: &str, record: Record) -> Vec<String> {
 
 /// The same, with the last hold on what it had mounted: to be dropped when nobody waits any more, for that takes a grace
 /// period of the kernel, which the end of init would else wait for. What is on a disk is not left to it.
-pub fn teardown_but_mounts(
-    broker: &Broker,
-    id: &str,
-    mut record: Record,
-) -> (Vec<String>, Option<OwnedFd>) {
+pub fn teardown_but_mounts(broker: &Broker, id: &str, mut record: Record) -> (Vec<String>, Option<OwnedFd>) {
     let mut left = Vec::new();
     // Of an init that is gone there is none.
     let mut mounts = record.init_pid.and_then(|pid| mount_namespace(broker.proc.as_fd(), pid).ok());

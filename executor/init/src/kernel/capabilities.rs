@@ -24,15 +24,25 @@ struct Header {
     pid: i32,
 }
 
-/// Leaves exactly `kept` in every set, the ambient one too: a user other than root keeps it over
+/// Leaves exactly `kept` in every set but the bounding one, the ambient one too: a user other than root keeps it over
 /// exec.
 pub fn keep_only(kept: u64) -> io::Result<()> {
-    // First: a change of user has emptied the effective set, and the rest needs SETPCAP there.
     let mut header = Header { version: VERSION_3, pid: 0 };
     let [low, high] = [kept & 0xffff_ffff, kept >> 32].map(|word| u32::try_from(word).unwrap_or(0));
     let sets = [low, low, low, high, high, high];
     // SAFETY: version 3 reads the header and two entries of effective, permitted, inheritable.
     checked(unsafe { libc::syscall(libc::SYS_capset, &raw mut header, sets.as_ptr()) })?;
+    for capability in (0..CAPABILITIES_END).filter(|capability| kept & (1 << capability) != 0) {
+        // SAFETY: prctl with integers touches no memory.
+        let raised =
+            unsafe { libc::prctl(libc::PR_CAP_AMBIENT, libc::PR_CAP_AMBIENT_RAISE, capability, 0, 0) };
+        checked(raised.into())?;
+    }
+    Ok(())
+}
+
+/// Leaves `kept` alone to be had at any exec from here on. Needs SETPCAP.
+pub fn bound(kept: u64) -> io::Result<()> {
     for capability in 0..CAPABILITIES_END {
         if kept & (1 << capability) != 0 {
             continue;
@@ -47,12 +57,6 @@ pub fn keep_only(kept: u64) -> io::Result<()> {
             }
             return Err(error);
         }
-    }
-    for capability in (0..CAPABILITIES_END).filter(|capability| kept & (1 << capability) != 0) {
-        // SAFETY: prctl with integers touches no memory.
-        let raised =
-            unsafe { libc::prctl(libc::PR_CAP_AMBIENT, libc::PR_CAP_AMBIENT_RAISE, capability, 0, 0) };
-        checked(raised.into())?;
     }
     Ok(())
 }
