@@ -13,7 +13,6 @@ use std::sync::{Arc, Mutex};
 use rollout::Bytes;
 use rollout::quantity::TMPFS_DISK_MAX;
 use sandbox_init::birth::{self, Furniture, Order};
-use sandbox_init::message::Event;
 use sandbox_init::packet;
 
 use super::blank::Blank;
@@ -36,8 +35,6 @@ pub const LOOP_DISKS_MAX: usize = 256;
 /// minimum.
 const BYTES_PER_INODE: u64 = 4096;
 const INODES_MIN: u64 = 1024;
-/// How long init may take to say that it serves.
-pub const READY_WAIT_MS: i32 = 30_000;
 /// Where mkfs is found; the broker's own environment is empty.
 const TOOLS_PATH: &str = "/usr/local/sbin:/usr/sbin:/sbin:/usr/local/bin:/usr/bin:/bin";
 
@@ -198,8 +195,7 @@ fn build(
     drop((root, usr));
     done(Step::HandIn)?;
 
-    until_ready(channel.as_fd())?;
-    done(Step::Exec)?;
+    // What is left is init's to do, and the executor's to hear of.
     let leaf = broker.tree.other_name(&create.id);
     let created = Created { id_base: base, init_pid: pid, memory_disk, leaf };
     let needless = needless.into_iter().flat_map(|(_, Layer { disk, upper, work })| [upper, work, disk]);
@@ -503,18 +499,6 @@ fn directory(parent: BorrowedFd<'_>, name: &str, base: u32) -> Result<OwnedFd, C
     }
 }
 
-/// Waits until init says it serves, or the child says what failed.
-fn until_ready(channel: BorrowedFd<'_>) -> Result<(), Failed> {
-    let fail = |error: io::Error| (Step::Exec, Cause::Io(error));
-    until_readable(channel, READY_WAIT_MS).map_err(fail)?;
-    match said(channel) {
-        Some(Ok(Event::Ready)) => Ok(()),
-        Some(Err(failed)) => Err(failed),
-        // Gone without a word, or what came is no beginning.
-        Some(Ok(_)) | None => Err(fail(io::Error::from_raw_os_error(libc::ECHILD))),
-    }
-}
-
 /// Waits until there is something to read, if only the end. ETIMEDOUT: there is not.
 pub fn until_readable(channel: BorrowedFd<'_>, timeout_ms: i32) -> io::Result<()> {
     let mut waiting = libc::pollfd { fd: channel.as_raw_fd(), events: libc::POLLIN, revents: 0 };
@@ -540,7 +524,8 @@ fn told(channel: BorrowedFd<'_>, sent: io::Result<()>) -> Result<(), Failed> {
 
 /// What the child said before it ended, if it said anything.
 fn reported(channel: BorrowedFd<'_>) -> Option<Failed> {
-    said(channel)?.err()
+    let (step, errno) = birth::failure(receive(channel, &mut [0; 16])?)?;
+    Some((step, Cause::Io(io::Error::from_raw_os_error(errno))))
 }
 
 /// What waits on a channel, if anything does.
@@ -550,14 +535,4 @@ pub fn receive<'a>(channel: BorrowedFd<'_>, bytes: &'a mut [u8; 16]) -> Option<&
         .or_else(|_reset| packet::receive_into(channel, bytes, libc::MSG_DONTWAIT))
         .ok()?;
     bytes.get(..received.len)
-}
-
-/// The first word on a channel: of init, or of a child that did not become it.
-fn said(channel: BorrowedFd<'_>) -> Option<Result<Event, Failed>> {
-    let mut bytes = [0; 16];
-    let bytes = receive(channel, &mut bytes)?;
-    if let Some((step, errno)) = birth::failure(bytes) {
-        return Some(Err((step, Cause::Io(io::Error::from_raw_os_error(errno)))));
-    }
-    Event::decode(bytes).ok().map(Ok)
 }

@@ -5,7 +5,9 @@ use std::io;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
+use sandbox_init::birth::{self, Step};
 use sandbox_init::message::{Event, MESSAGE_MAX, Request, Spawn, Stage};
 use tokio::io::unix::AsyncFd;
 use tokio::sync::{oneshot, watch};
@@ -14,6 +16,8 @@ use super::Exit;
 use crate::broker::client::{receive, send, shut, watched};
 use crate::broker::serve::lock;
 
+/// How long init may take to say that it serves.
+const READY_WAIT: Duration = Duration::from_secs(30);
 /// Requests to one init that wait for an answer. Past it a request is refused.
 const WAITING_MAX: usize = 1024;
 
@@ -68,10 +72,27 @@ pub enum ChannelError {
 }
 
 impl Channel {
-    /// Takes the channel of a fresh init. Call within a tokio runtime.
-    pub fn open(socket: OwnedFd) -> io::Result<Arc<Self>> {
+    /// Takes the channel of an init that is on its way, and waits until it serves. Call within a tokio runtime.
+    ///
+    /// # Errors
+    /// At which step it failed.
+    pub async fn born(socket: OwnedFd) -> Result<Arc<Self>, (Step, io::Error)> {
+        let failed = |error| (Step::Exec, error);
+        let socket = watched(socket).map_err(failed)?;
+        let mut word = [0; 16];
+        let heard = tokio::time::timeout(READY_WAIT, first_word(&socket, &mut word)).await;
+        let len =
+            heard.map_err(|_| failed(io::Error::from_raw_os_error(libc::ETIMEDOUT)))?.map_err(failed)?;
+        let word = &word[..len];
+        if let Some((step, errno)) = birth::failure(word) {
+            return Err((step, io::Error::from_raw_os_error(errno)));
+        }
+        // Gone without a word, or what came is no beginning.
+        if !matches!(Event::decode(word), Ok(Event::Ready)) {
+            return Err(failed(io::Error::from_raw_os_error(libc::ECHILD)));
+        }
         let channel = Arc::new(Self {
-            socket: watched(socket)?,
+            socket,
             expected: Mutex::default(),
             next_ticket: AtomicU32::new(1),
             dead: watch::Sender::new(None),
@@ -227,6 +248,16 @@ impl Channel {
     pub fn close(&self) {
         shut(self.socket.get_ref());
     }
+}
+
+/// Its length; 0: there is none. An init that ended before it read the last word of the broker leaves a reset ahead of
+/// its own word: once.
+async fn first_word(socket: &AsyncFd<OwnedFd>, word: &mut [u8]) -> io::Result<usize> {
+    let heard = match receive(socket, word).await {
+        Err(error) if error.kind() == io::ErrorKind::ConnectionReset => receive(socket, word).await?,
+        heard => heard?,
+    };
+    Ok(heard.map_or(0, |(len, _)| len))
 }
 
 impl Expected {

@@ -496,8 +496,18 @@ impl Backend for Container {
         let [channel, root, upper] = <[OwnedFd; 3]>::try_from(fds)
             .map_err(|_| failed("asking the broker")(io::Error::other("descriptors are missing")))?;
         let copy = channel.try_clone().map_err(failed("copying the channel to init"))?;
-        let channel = Channel::open(channel).map_err(failed("opening the channel to init"))?;
         let kept = self.keep(&spec.id, [root, upper, copy]).await?;
+        let channel = match Channel::born(channel).await {
+            Ok(channel) => channel,
+            Err((step, error)) => {
+                guard.id = None;
+                let (left, _) = end(&self.shared, &spec.id, kept).await;
+                if !left.is_empty() {
+                    tracing::error!(sandbox = spec.id, ?left, "a failed creation left something");
+                }
+                return Err(CreateError::Failed { action: step.as_str().to_owned(), source: error });
+            }
+        };
         guard.id = None;
         let image_digest = image.digest.clone();
         Ok(Box::new(ContainerSandbox {
@@ -665,18 +675,27 @@ impl ContainerSandbox {
             .await
             .map_err(|error| FileError::Io { path: path.to_owned(), source: io::Error::other(error) })?
     }
+}
 
-    async fn broker_destroy(shared: Arc<Shared>, id: String) -> Vec<String> {
-        match shared.client.request(Action::Destroy { id: id.clone() }).await {
-            Ok((Outcome::Destroyed { left }, _)) => left,
-            Ok((outcome, _)) => vec![format!("the broker answered {outcome:?}")],
-            // The kernel killed every init with the broker: only the cgroups are left to us.
-            Err(_) => {
-                let named = id.clone();
-                let removed =
-                    tokio::task::spawn_blocking(move || census::remove_leaf(&shared.tree, &id)).await;
-                removed.unwrap_or_else(|error| vec![format!("removing the cgroups of {named}: {error}")])
-            }
+/// Ends a sandbox and lets go of its descriptors; what is left of it, and whether its keeper took them. The last hold on its
+/// mounts ends while the broker works: the kernel waits a grace period for each, and the broker waits for a disk that is
+/// still mounted.
+async fn end(shared: &Arc<Shared>, id: &str, kept: Arc<Kept>) -> (Vec<String>, io::Result<()>) {
+    let destroyed = broker_destroy(Arc::clone(shared), id.to_owned());
+    let released = tokio::task::spawn_blocking(move || kept.release());
+    let (left, released) = tokio::join!(destroyed, released);
+    (left, released.map_err(io::Error::other).and_then(|released| released.map_err(io::Error::from)))
+}
+
+async fn broker_destroy(shared: Arc<Shared>, id: String) -> Vec<String> {
+    match shared.client.request(Action::Destroy { id: id.clone() }).await {
+        Ok((Outcome::Destroyed { left }, _)) => left,
+        Ok((outcome, _)) => vec![format!("the broker answered {outcome:?}")],
+        // The kernel killed every init with the broker: only the cgroups are left to us.
+        Err(_) => {
+            let named = id.clone();
+            let removed = tokio::task::spawn_blocking(move || census::remove_leaf(&shared.tree, &id)).await;
+            removed.unwrap_or_else(|error| vec![format!("removing the cgroups of {named}: {error}")])
         }
     }
 }
@@ -860,12 +879,8 @@ impl Sandbox for ContainerSandbox {
         // If this future is dropped half way, the broker still ends the sandbox.
         let mut guard = Abandoned { client: Arc::clone(&self.shared.client), id: Some(self.id.clone()) };
         channel.close();
-        // The last hold on its mounts ends while the broker works: the kernel waits a grace period
-        // for each, and the broker waits for a disk that is still mounted.
-        let destroyed = Self::broker_destroy(Arc::clone(&self.shared), self.id.clone());
-        let released = tokio::task::spawn_blocking(move || kept.release());
-        let (left, released) = tokio::join!(destroyed, released);
-        if let Ok(Err(error)) = released {
+        let (left, released) = end(&self.shared, &self.id, kept).await;
+        if let Err(error) = released {
             tracing::debug!(sandbox = self.id, %error, "its descriptors went with their keeper");
         }
         guard.id = None;
