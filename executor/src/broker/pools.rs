@@ -38,6 +38,10 @@ pub const NETWORKS_AHEAD: usize = 64;
 /// Namespaces that wait for the kernel to take them down, past which none is made ahead. Each keeps
 /// some 200 KiB. Those the kernel has begun with are not counted.
 pub const NETWORKS_PENDING_MAX: usize = 256;
+/// Networks of ended sandboxes that are let go of together: the kernel takes down many at once for little more than one.
+const BURIED_MAX: usize = 32;
+/// How long they may wait for more.
+const BURIED_PAUSE: Duration = Duration::from_millis(20);
 /// The queue of the kernel is looked at once for so many namespaces made ahead.
 const PENDING_LOOK_EVERY: u64 = 16;
 /// How long to wait for the kernel when too many wait for it, and for what failed to be tried again.
@@ -75,6 +79,9 @@ struct State {
     networks_not_before: Option<Instant>,
     networks_made: u64,
     networks_pending: usize,
+    buried: Vec<Network>,
+    /// Of the first of those.
+    buried_at: Instant,
     groups: Groups,
     disks: Disks,
     /// Pieces begun.
@@ -138,6 +145,8 @@ impl Pools {
             networks_not_before: None,
             networks_made: 0,
             networks_pending: 0,
+            buried: Vec::with_capacity(BURIED_MAX),
+            buried_at: Instant::now(),
             groups,
             disks: Disks::default(),
             begun: 0,
@@ -192,6 +201,22 @@ impl Pools {
         let taken = self.lock().networks.pop();
         self.changed.notify_all();
         taken
+    }
+
+    /// Takes the network of a sandbox that ended, to let go of it with others.
+    pub fn bury(&self, network: Network) {
+        let mut state = self.lock();
+        if state.ending {
+            return;
+        }
+        if state.buried.is_empty() {
+            state.buried_at = Instant::now();
+        }
+        state.buried.push(network);
+        let gone = if state.buried.len() >= BURIED_MAX { state.unbury() } else { Vec::new() };
+        drop(state);
+        drop(gone);
+        self.changed.notify_all();
     }
 
     /// The name of a group that holds nothing.
@@ -259,6 +284,13 @@ impl Pools {
                 return Some(Piece::Came(blank));
             }
             let now = Instant::now();
+            if !state.buried.is_empty() && now >= state.buried_at + BURIED_PAUSE {
+                let gone = state.unbury();
+                drop(state);
+                drop(gone);
+                state = self.lock();
+                continue;
+            }
             state.look(now);
             let mut pause = state.due_in(now);
             if pause == Some(Duration::ZERO) {
@@ -270,6 +302,10 @@ impl Pools {
                     return Some(piece);
                 }
                 pause = Some(WAITING_PAUSE);
+            }
+            if !state.buried.is_empty() {
+                let due = (state.buried_at + BURIED_PAUSE).saturating_duration_since(now);
+                pause = Some(pause.map_or(due, |pause| pause.min(due)));
             }
             if !state.blanks_coming.is_empty() {
                 pause = Some(pause.map_or(COMING_PAUSE, |pause| pause.min(COMING_PAUSE)));
@@ -372,6 +408,7 @@ impl Pools {
         left.extend(blanks.into_iter().flat_map(|blank| blank.end(broker)));
         let mut state = self.lock();
         state.networks.clear();
+        state.buried.clear();
         for group in state.groups.all() {
             if let Err(error) = broker.tree.remove_memory_group(&group) {
                 left.push(format!("memory group {group}: {error}"));
@@ -384,6 +421,11 @@ impl Pools {
 }
 
 impl State {
+    /// To be dropped without the lock.
+    fn unbury(&mut self) -> Vec<Network> {
+        std::mem::replace(&mut self.buried, Vec::with_capacity(BURIED_MAX))
+    }
+
     fn is_full(&self) -> bool {
         self.networks.len() >= NETWORKS_AHEAD
             && self.blanks.len() >= BLANKS_AHEAD

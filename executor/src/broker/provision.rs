@@ -158,7 +158,7 @@ fn build(
         }
     };
 
-    let userns = proc_file(broker.proc.as_fd(), pid, "ns/user", libc::O_RDONLY).map_err(at(Step::Layers))?;
+    let userns = namespace(broker.proc.as_fd(), pid, "user").map_err(at(Step::Layers))?;
     // By path each time, in this process's view: a tree that was replaced is the new one at once.
     let mut lowers = Vec::with_capacity(create.lowers.len());
     for lower in &create.lowers {
@@ -403,9 +403,9 @@ fn proc_file(proc: BorrowedFd<'_>, pid: i32, file: &str, flags: i32) -> io::Resu
     open::at(proc, &CString::new(format!("{pid}/{file}")).unwrap_or_default(), flags)
 }
 
-/// Our own child, whose pid nobody else can have.
-pub fn mount_namespace(proc: BorrowedFd<'_>, pid: i32) -> io::Result<OwnedFd> {
-    proc_file(proc, pid, "ns/mnt", libc::O_RDONLY)
+/// Of our own child, whose pid nobody else can have.
+pub fn namespace(proc: BorrowedFd<'_>, pid: i32, kind: &str) -> io::Result<OwnedFd> {
+    proc_file(proc, pid, &format!("ns/{kind}"), libc::O_RDONLY)
 }
 
 pub fn write_id_maps(proc: BorrowedFd<'_>, pid: i32, base: u32) -> io::Result<()> {

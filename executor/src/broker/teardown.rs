@@ -2,8 +2,8 @@
 
 use std::os::fd::{AsFd, OwnedFd};
 
-use super::networks::InUse;
-use super::provision::{Scaffold, mount_namespace};
+use super::networks::{InUse, Network};
+use super::provision::{Scaffold, namespace};
 use super::serve::{Broker, lock};
 use crate::host::loop_disk::{RELEASE_PAUSE, RELEASE_TRIES_MAX};
 use crate::host::{clone, loop_disk};
@@ -35,7 +35,8 @@ pub fn teardown(broker: &Broker, id: &str, record: Record) -> Vec<String> {
 pub fn teardown_but_mounts(broker: &Broker, id: &str, mut record: Record) -> (Vec<String>, Option<OwnedFd>) {
     let mut left = Vec::new();
     // Of an init that is gone there is none.
-    let mut mounts = record.init_pid.and_then(|pid| mount_namespace(broker.proc.as_fd(), pid).ok());
+    let namespace = |file| namespace(broker.proc.as_fd(), record.init_pid?, file).ok();
+    let (mut mounts, network) = (namespace("mnt"), namespace("net"));
     let mut gone = true;
     for leaf in [Some(id), record.waited_as.as_deref()].into_iter().flatten().filter(|_| record.cgroups) {
         if let Err(error) = broker.tree.kill(leaf) {
@@ -64,7 +65,9 @@ pub fn teardown_but_mounts(broker: &Broker, id: &str, mut record: Record) -> (Ve
         left.extend(broker.tree.remove(id));
         left.extend(record.waited_as.iter().flat_map(|leaf| broker.tree.remove(leaf)));
     }
-    drop(record.network.take());
+    if let (Some(in_use), Some(namespace), true) = (record.network.take(), network, gone) {
+        broker.pools.bury(Network { namespace, in_use });
+    }
     lock(&record.scaffold).clear();
     if let Some((number, _)) = record.disk {
         mounts = None;
