@@ -17,7 +17,7 @@ use crate::packet;
 pub const INIT_ID: u32 = 65_535;
 
 /// The largest plan, in bytes.
-pub const PLAN_MAX: usize = 16 << 10;
+pub const PLAN_MAX: usize = 8 << 10;
 /// A hostname, a number, their ends, and a byte before them.
 pub const ORDER_MAX: usize = 128;
 /// A datagram that nothing is to fail after.
@@ -134,18 +134,25 @@ impl Plan {
     pub fn decode(bytes: &[u8]) -> Option<Self> {
         let mut rest = bytes;
         let landlock_abi = Some(number(&mut rest)?).filter(|abi| *abi > 0);
-        let mut masked = Vec::new();
-        for _ in 0..number(&mut rest)? {
+        let count = number(&mut rest)?;
+        let mut masked = Vec::with_capacity(room(count));
+        for _ in 0..count {
             masked.push(Mask { cover: text(&mut rest)?, place: text(&mut rest)? });
         }
-        let mut filter = Vec::new();
-        for _ in 0..number(&mut rest)? {
+        let count = number(&mut rest)?;
+        let mut filter = Vec::with_capacity(room(count));
+        for _ in 0..count {
             let [code_low, code_high, jt, jf] = take(&mut rest)?;
             let code = u16::from_le_bytes([code_low, code_high]);
             filter.push(libc::sock_filter { code, jt, jf, k: number(&mut rest)? });
         }
         rest.is_empty().then_some(Self { landlock_abi, masked, filter })
     }
+}
+
+/// For so many, if there can be so many in a plan.
+fn room(count: u32) -> usize {
+    usize::try_from(count).unwrap_or(PLAN_MAX).min(PLAN_MAX)
 }
 
 fn take<const N: usize>(bytes: &mut &[u8]) -> Option<[u8; N]> {

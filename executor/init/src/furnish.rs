@@ -121,7 +121,8 @@ fn become_init(channel: BorrowedFd<'_>) -> Result<(), Failed> {
 /// Everything that is the same for every sandbox. The file is one for all, and where it was read to is too.
 fn read_plan(file: OwnedFd) -> Result<Plan, Failed> {
     let file = File::from(file);
-    let mut bytes = vec![0; PLAN_MAX];
+    // On the stack, whose pages are there: memory that is mapped and given back costs more than the reading.
+    let mut bytes = [0; PLAN_MAX];
     let len = file.read_at(&mut bytes, 0).map_err(|error| (Step::HandIn, error))?;
     bytes.get(..len).and_then(Plan::decode).ok_or_else(|| fail(Step::HandIn, libc::EBADMSG))
 }

@@ -39,17 +39,20 @@ const SETTINGS: [&str; 9] = [
     "notify_on_release",
     "cgroup.clone_children",
 ];
-/// Counters that a write of 0 sets back: high-water marks to what is charged now, the rest to 0.
-const COUNTERS: [&str; 8] = [
+/// High-water marks, which a write of 0 sets back to what is charged now.
+const MARKS: [&str; 4] = [
     "memory.max_usage_in_bytes",
-    "memory.failcnt",
     "memory.memsw.max_usage_in_bytes",
-    "memory.memsw.failcnt",
     "memory.kmem.max_usage_in_bytes",
-    "memory.kmem.failcnt",
     "memory.kmem.tcp.max_usage_in_bytes",
-    "memory.kmem.tcp.failcnt",
 ];
+/// Counters that a write of 0 sets back. Of most groups they are 0.
+const COUNTERS: [&str; 4] =
+    ["memory.failcnt", "memory.memsw.failcnt", "memory.kmem.failcnt", "memory.kmem.tcp.failcnt"];
+/// The one of the settings that changes of itself: with the count of OOM kills, which nothing sets back, and whether one is
+/// under way.
+#[allow(dead_code)]
+const OOM: &str = "memory.oom_control";
 /// What is charged. Swapped-out pages are in the second, sockets' buffers in the last.
 const CHARGES: [&str; 4] = [
     "memory.usage_in_bytes",
@@ -130,10 +133,8 @@ impl Tree {
         // late with few of them; what is charged is exact, and no more can be there than that.
         let room = match charged {
             0 => 0,
-            charged => {
-                let of_kernel = self.memory_file(group, "memory.kmem.usage_in_bytes")?;
-                charged.saturating_sub(of_kernel.and_then(|text| text.trim().parse().ok()).unwrap_or(0))
-            }
+            charged => charged
+                .saturating_sub(self.optional_number(group, "memory.kmem.usage_in_bytes")?.unwrap_or(0)),
         };
         let own = of("inactive_anon").saturating_add(of("active_anon")).min(room);
         if charged > CHARGED_MAX || own > 0 {
@@ -161,18 +162,24 @@ impl Tree {
             Err(error) if error.raw_os_error() == Some(libc::EBUSY) => return Ok(Reset::Busy),
             other => other?,
         }
-        for file in COUNTERS {
+        for file in MARKS {
             match self.write(MEMORY, group, file, "0") {
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {}
                 other => other?,
             }
         }
-        for file in CHARGES.into_iter().chain(COUNTERS) {
-            let Some(text) = self.memory_file(group, file)? else { continue };
-            let value: u64 = text.trim().parse().map_err(|_| io::Error::from_raw_os_error(libc::EBADMSG))?;
-            let most = if file.ends_with("failcnt") || file.contains(".tcp.") { 0 } else { CHARGED_MAX };
-            if value > most {
+        for file in CHARGES.into_iter().chain(MARKS) {
+            let most = if file.contains(".tcp.") { 0 } else { CHARGED_MAX };
+            if self.optional_number(group, file)?.unwrap_or(0) > most {
                 return Ok(Reset::Busy);
+            }
+        }
+        for file in COUNTERS {
+            if self.optional_number(group, file)?.unwrap_or(0) > 0 {
+                self.write(MEMORY, group, file, "0")?;
+                if self.memory_number(group, file)? > 0 {
+                    return Ok(Reset::Busy);
+                }
             }
         }
         Ok(Reset::Clean)
@@ -192,6 +199,13 @@ impl Tree {
     fn memory_number(&self, group: &str, file: &str) -> io::Result<u64> {
         let text = self.memory_file(group, file)?.unwrap_or_default();
         text.trim().parse().map_err(|_| io::Error::from_raw_os_error(libc::EBADMSG))
+    }
+
+    /// None: this kernel has no such file.
+    fn optional_number(&self, group: &str, file: &str) -> io::Result<Option<u64>> {
+        let number =
+            |text: String| text.trim().parse().map_err(|_| io::Error::from_raw_os_error(libc::EBADMSG));
+        self.memory_file(group, file)?.map(number).transpose()
     }
 
     fn memory_dir(&self) -> std::os::fd::BorrowedFd<'_> {
