@@ -10,8 +10,8 @@
 //! what it held goes with it: so the next executor finds what one that was killed put there. If a keeper dies, its sandboxes can be neither read nor packed any more: the backend ends.
 
 pub(crate) mod client;
+mod lines;
 pub(crate) mod protocol;
-mod puts;
 mod serve;
 
 /// `argv[0]` of a keeper.

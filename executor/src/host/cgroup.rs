@@ -267,8 +267,9 @@ impl Tree {
             let swap_first = self.write(MEMORY, id, "memory.memsw.limit_in_bytes", &memory);
             self.write(MEMORY, id, "memory.limit_in_bytes", &memory)?;
             match swap_first {
+                Ok(()) => {}
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-                _ => self.write(MEMORY, id, "memory.memsw.limit_in_bytes", &memory)?,
+                Err(_) => self.write(MEMORY, id, "memory.memsw.limit_in_bytes", &memory)?,
             }
         } else {
             self.write(MEMORY, id, "memory.max", &memory)?;

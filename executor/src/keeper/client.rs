@@ -1,7 +1,7 @@
 //! The executor's end of its keepers: starts them, and puts, borrows and drops descriptors.
 //!
 //! Calls that are not `async` block: they belong on a thread that may. The keeper answers at once, except to a drop,
-//! which waits for the kernel. [`Puts`] are not waited for at all, until what was put is asked for.
+//! which waits for the kernel. What is put is not waited for at all, until it is asked for.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -16,13 +16,14 @@ use nix::sys::socket::{setsockopt, sockopt};
 use nix::sys::time::TimeVal;
 use sandbox_init::packet;
 use tokio::io::unix::AsyncFd;
+use tokio::runtime::Handle;
 use tokio::sync::watch;
 
 use super::MARK;
+use super::lines::{Answer, Line};
 use super::protocol::{
-    CONNECTIONS, DATAGRAM_MAX, Hello, Kind, PUTS, QUICK, Ready, Refusal, Reply, Request, SLOW,
+    CALLS, CONNECTIONS, DATAGRAM_MAX, DROPS, Hello, Kind, PUTS, Ready, Refusal, Reply, Request,
 };
-use super::puts::{Answer, Puts};
 use crate::broker::client::{receive, shut, watched};
 use crate::broker::serve::lock;
 
@@ -65,8 +66,9 @@ struct Connection {
 
 #[derive(Debug)]
 struct Keeper {
-    puts: Arc<Puts>,
-    connections: [Connection; QUICK + SLOW],
+    puts: Arc<Line>,
+    drops: [Arc<Line>; DROPS],
+    connections: [Connection; CALLS],
     next: AtomicUsize,
     /// Descriptors promised to sandboxes.
     promised: AtomicU64,
@@ -83,6 +85,8 @@ pub(crate) struct Keepers {
     gone: Arc<watch::Sender<Option<String>>>,
     /// They go on without this executor.
     is_left: AtomicBool,
+    /// Their answers are read on it.
+    runtime: Handle,
 }
 
 impl Keepers {
@@ -92,8 +96,8 @@ impl Keepers {
         data_lock: &OwnedFd,
         entrust: impl FnMut(&OwnedFd) -> io::Result<()>,
     ) -> io::Result<Self> {
-        let none =
-            Self { keepers: Vec::new(), gone: Arc::new(watch::Sender::new(None)), is_left: false.into() };
+        let gone = Arc::new(watch::Sender::new(None));
+        let none = Self { keepers: Vec::new(), gone, is_left: false.into(), runtime: Handle::current() };
         none.grown(sandboxes, data_lock, entrust)
     }
 
@@ -136,7 +140,8 @@ impl Keepers {
             tokio::spawn(watch_over(Arc::clone(&keeper.control), Arc::clone(&gone)));
             keepers.push(keeper);
         }
-        Self { keepers, gone, is_left: false.into() }.grown(sandboxes, data_lock, entrust)
+        Self { keepers, gone, is_left: false.into(), runtime: Handle::current() }
+            .grown(sandboxes, data_lock, entrust)
     }
 
     /// What a sandbox of an earlier life has here, and the channel to its init. None: no keeper has it.
@@ -286,15 +291,19 @@ impl Keeper {
         fcntl(&control, FcntlArg::F_SETFL(OFlag::empty()))?;
         let wait = TimeVal::new(i64::try_from(ANSWER_WAIT.as_secs()).unwrap_or(i64::MAX), 0);
         setsockopt(&control, sockopt::ReceiveTimeout, &wait)?;
-        let (put_to, their_puts) = packet::pair()?;
-        let mut ours = Vec::with_capacity(QUICK + SLOW);
+        let mut lines = Vec::with_capacity(PUTS + DROPS);
+        let mut calls = Vec::with_capacity(CALLS);
         let mut ends = Vec::with_capacity(CONNECTIONS);
-        ends.push(their_puts);
-        for _ in PUTS..CONNECTIONS {
+        for _ in 0..PUTS + DROPS {
+            let (our, their) = packet::pair()?;
+            lines.push(our);
+            ends.push(their);
+        }
+        for _ in 0..CALLS {
             let (our, their) = packet::pair()?;
             setsockopt(&our, sockopt::ReceiveTimeout, &wait)?;
             setsockopt(&our, sockopt::SendTimeout, &wait)?;
-            ours.push(Connection { socket: our, turn: Mutex::default() });
+            calls.push(Connection { socket: our, turn: Mutex::default() });
             ends.push(their);
         }
         let fds: Vec<_> = data_lock.into_iter().chain(&ends).map(AsRawFd::as_raw_fd).collect();
@@ -311,30 +320,41 @@ impl Keeper {
                 break room;
             }
         };
-        let connections =
-            ours.try_into().map_err(|_| io::Error::other("another number of connections was made"))?;
+        let other = || io::Error::other("another number of connections was made");
+        let connections = calls.try_into().map_err(|_| other())?;
         let control = Arc::new(watched(control)?);
-        let ended = Arc::downgrade(&control);
-        let puts = Puts::over(put_to, move || {
-            if let Some(control) = ended.upgrade() {
-                shut(control.get_ref());
-            }
-        })?;
-        Ok(Self { puts, connections, next: AtomicUsize::new(0), promised: AtomicU64::new(0), room, control })
+        let line = |socket| {
+            let ended = Arc::downgrade(&control);
+            Line::over(socket, move || {
+                if let Some(control) = ended.upgrade() {
+                    shut(control.get_ref());
+                }
+            })
+        };
+        let mut lines = lines.into_iter().map(line).collect::<io::Result<Vec<_>>>()?.into_iter();
+        let puts = lines.next().ok_or_else(other)?;
+        let drops = lines.collect::<Vec<_>>().try_into().map_err(|_| other())?;
+        Ok(Self {
+            puts,
+            drops,
+            connections,
+            next: AtomicUsize::new(0),
+            promised: AtomicU64::new(0),
+            room,
+            control,
+        })
     }
 
     /// One request and its answer. Whoever breaks the order of a connection ends the keeper: what
     /// came next on it would answer another question.
     fn ask(&self, request: &Request, fds: &[OwnedFd]) -> Result<(Reply, Vec<OwnedFd>), Error> {
         let bytes = serde_json::to_vec(request).map_err(io::Error::from)?;
-        let among = match request {
-            Request::Drop { .. } | Request::Forget { .. } => &self.connections[QUICK..],
-            _ => &self.connections[..QUICK],
-        };
         // One that is free, else the next in turn.
-        let turn = self.next.fetch_add(1, Ordering::Relaxed) % among.len();
-        let free = among.iter().find_map(|connection| Some((connection, connection.turn.try_lock().ok()?)));
-        let (connection, _turn) = free.unwrap_or_else(|| (&among[turn], lock(&among[turn].turn)));
+        let turn = self.next.fetch_add(1, Ordering::Relaxed) % self.connections.len();
+        let mut each = self.connections.iter();
+        let free = each.find_map(|connection| Some((connection, connection.turn.try_lock().ok()?)));
+        let (connection, _turn) =
+            free.unwrap_or_else(|| (&self.connections[turn], lock(&self.connections[turn].turn)));
         let socket = connection.socket.as_fd();
         let given: Vec<_> = fds.iter().map(AsRawFd::as_raw_fd).collect();
         let mut buffer = [0; DATAGRAM_MAX];
@@ -351,19 +371,15 @@ impl Keeper {
     /// Whoever waits for an answer is woken by this.
     fn close(&self) {
         shut(self.control.get_ref());
-        self.puts.close();
+        self.drops.iter().chain([&self.puts]).for_each(|line| line.close());
         self.connections.iter().for_each(|connection| shut(&connection.socket));
     }
 
-    fn release(&self, id: String) -> Result<(), Error> {
-        match self.ask(&Request::Drop { id }, &[])?.0 {
-            Reply::Dropped => {
-                self.promised.fetch_sub(FDS_PER_SANDBOX, Ordering::Relaxed);
-                Ok(())
-            }
-            Reply::Refused(refusal) => Err(refusal.into()),
-            _ => Err(Error::Answer),
-        }
+    async fn release(&self, id: String) -> Result<(), Error> {
+        let shortest = self.drops.iter().min_by_key(|line| line.len()).unwrap_or(&self.puts);
+        shortest.send(&Request::Drop { id }, &[]).await?.settled(ANSWER_WAIT).await?;
+        self.promised.fetch_sub(FDS_PER_SANDBOX, Ordering::Relaxed);
+        Ok(())
     }
 }
 
@@ -396,6 +412,14 @@ impl Pending {
         }
         self.first.wait(ANSWER_WAIT)
     }
+
+    /// The same without blocking. Kept or refused: nothing of it comes any more.
+    async fn settled(&self) {
+        let later = lock(&self.later).clone();
+        for answer in later.iter().chain([&self.first]) {
+            let _ = answer.settled(ANSWER_WAIT).await;
+        }
+    }
 }
 
 impl Kept {
@@ -411,7 +435,8 @@ impl Kept {
 
     async fn send(&self, kinds: &[Kind], fds: &[OwnedFd]) -> Result<Arc<Answer>, Error> {
         let fds: Vec<_> = fds.iter().map(AsRawFd::as_raw_fd).collect();
-        self.keeper().puts.send(&self.id, kinds, &fds).await
+        let request = Request::Put { id: self.id.clone(), kinds: kinds.to_vec() };
+        self.keeper().puts.send(&request, &fds).await
     }
 
     /// Hands over descriptors; all of them are kept, or none.
@@ -453,14 +478,16 @@ impl Kept {
         }
     }
 
-    /// Closes what the keeper holds; the kernel takes down the mounts. Blocks until that is done.
-    pub fn release(&self) -> Result<(), Error> {
-        if self.released.swap(true, Ordering::Relaxed) {
+    /// Closes what the keeper holds; the kernel takes down the mounts. Waits until that is done.
+    pub async fn release(&self) -> Result<(), Error> {
+        if self.released.load(Ordering::Relaxed) {
             return Ok(());
         }
-        // Kept or refused: nothing of it comes after this.
-        let _ = self.pending.settle();
-        self.keeper().release(self.id.clone())
+        self.pending.settled().await;
+        let released = self.keeper().release(self.id.clone()).await;
+        // Only now: what is given up half way is done when this is dropped.
+        self.released.store(true, Ordering::Relaxed);
+        released
     }
 }
 
@@ -470,20 +497,14 @@ impl Drop for Kept {
             return;
         }
         let (keepers, index, id) = (Arc::clone(&self.keepers), self.index, std::mem::take(&mut self.id));
-        let release = move || {
-            if let Err(error) = keepers.keepers[index].release(id) {
-                tracing::debug!(%error, "the descriptors of a sandbox went with their keeper");
-            }
-        };
         let none = Pending { first: Answer::kept(), later: Mutex::default() };
         let pending = std::mem::replace(&mut self.pending, none);
-        match tokio::runtime::Handle::try_current() {
-            Ok(runtime) => drop(runtime.spawn_blocking(move || {
-                let _ = pending.settle();
-                release();
-            })),
-            // Whoever reads the answers may be waiting for this thread.
-            Err(_) => release(),
-        }
+        // When that runtime is gone, nobody uses the keepers but the next executor, which drops what it does not know.
+        self.keepers.runtime.spawn(async move {
+            pending.settled().await;
+            if let Err(error) = keepers.keepers[index].release(id).await {
+                tracing::debug!(%error, "the descriptors of a sandbox went with their keeper");
+            }
+        });
     }
 }

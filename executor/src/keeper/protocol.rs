@@ -1,9 +1,9 @@
 //! What the executor and a keeper say to each other: one JSON datagram each way, with descriptors.
 //! Both are the same build of the same program, so the encoding is no contract.
 //!
-//! A connection has one request on its way at a time, but for the first one, on which descriptors are put without
-//! waiting. Connections are many, so that what is slow (the kernel takes down a mount with its last descriptor) holds
-//! up nothing else.
+//! Descriptors are put on one connection, dropped on some, which nobody waits for in turn; they are borrowed on others, one
+//! request at a time. Connections are many, so that what is slow (the kernel takes down a mount with its last
+//! descriptor) holds up nothing else.
 
 use sandbox_init::packet::FDS_MAX;
 use serde::{Deserialize, Serialize};
@@ -16,12 +16,12 @@ pub const NAME_BYTES_MAX: usize = 512;
 pub const NAMES_MAX: usize = 64;
 /// Connections on which descriptors are put.
 pub const PUTS: usize = 1;
-/// Connections on which they are borrowed.
-pub const QUICK: usize = 2;
-/// Connections on which they are dropped.
-pub const SLOW: usize = 4;
+/// Connections on which those of a sandbox that ends are dropped.
+pub const DROPS: usize = 4;
+/// Connections for the rest, one request at a time.
+pub const CALLS: usize = 2;
 /// The hello carries the lock and the keeper's end of every connection.
-pub const CONNECTIONS: usize = PUTS + QUICK + SLOW;
+pub const CONNECTIONS: usize = PUTS + DROPS + CALLS;
 
 const _: () = assert!(CONNECTIONS < FDS_MAX);
 

@@ -682,9 +682,8 @@ impl ContainerSandbox {
 /// still mounted.
 async fn end(shared: &Arc<Shared>, id: &str, kept: Arc<Kept>) -> (Vec<String>, io::Result<()>) {
     let destroyed = broker_destroy(Arc::clone(shared), id.to_owned());
-    let released = tokio::task::spawn_blocking(move || kept.release());
-    let (left, released) = tokio::join!(destroyed, released);
-    (left, released.map_err(io::Error::other).and_then(|released| released.map_err(io::Error::from)))
+    let (left, released) = tokio::join!(destroyed, kept.release());
+    (left, released.map_err(io::Error::from))
 }
 
 async fn broker_destroy(shared: Arc<Shared>, id: String) -> Vec<String> {

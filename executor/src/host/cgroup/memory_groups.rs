@@ -49,10 +49,6 @@ const MARKS: [&str; 4] = [
 /// Counters that a write of 0 sets back. Of most groups they are 0.
 const COUNTERS: [&str; 4] =
     ["memory.failcnt", "memory.memsw.failcnt", "memory.kmem.failcnt", "memory.kmem.tcp.failcnt"];
-/// The one of the settings that changes of itself: with the count of OOM kills, which nothing sets back, and whether one is
-/// under way.
-#[allow(dead_code)]
-const OOM: &str = "memory.oom_control";
 /// What is charged. Swapped-out pages are in the second, sockets' buffers in the last.
 const CHARGES: [&str; 4] = [
     "memory.usage_in_bytes",
