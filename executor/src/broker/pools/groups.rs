@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crate::host::cgroup::Tree;
-use crate::host::cgroup::memory_groups::{Effort, POOLED, Reset, Settings};
+use crate::host::cgroup::memory_groups::{Effort, POOLED, Reset, Unused};
 
 /// Groups made to be ready.
 pub const GROUPS_AHEAD: usize = 64;
@@ -35,8 +35,8 @@ pub struct Groups {
     awaited: usize,
     /// Taken out to be reset.
     judging: usize,
-    /// How a fresh one is set; none where groups cannot be handed on, and none is made ahead.
-    pub fresh: Option<Arc<Settings>>,
+    /// What a fresh one says of itself; none where groups cannot be handed on, and none is made ahead.
+    pub fresh: Option<Arc<Unused>>,
     not_before: Option<Instant>,
     next: u64,
     pub handed_on: u64,
@@ -53,7 +53,7 @@ pub struct Returned {
 
 impl Returned {
     /// An error is a reason to give it up too.
-    pub fn reset(&self, tree: &Tree, fresh: Option<&Settings>) -> Reset {
+    pub fn reset(&self, tree: &Tree, fresh: Option<&Unused>) -> Reset {
         let fresh = fresh.ok_or_else(|| io::Error::from_raw_os_error(libc::EOPNOTSUPP));
         // The longer it has not worked, the less often is what costs more tried.
         let effort = match self.tries {
@@ -69,14 +69,14 @@ impl Returned {
 }
 
 impl Groups {
-    /// Looks how a fresh group of this host is set.
+    /// Looks what a fresh group of this host says of itself.
     pub fn new(tree: &Tree) -> io::Result<Self> {
         let fresh = if tree.hands_on_groups() {
             let sample = format!("{POOLED}sample");
             tree.make_memory_group(&sample)?;
-            let settings = tree.settings(&sample);
+            let unused = tree.unused(&sample);
             tree.remove_memory_group(&sample)?;
-            Some(Arc::new(settings?))
+            Some(Arc::new(unused?))
         } else {
             None
         };

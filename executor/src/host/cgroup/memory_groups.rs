@@ -27,18 +27,9 @@ const STAT_LAG_MAX: u64 = 1 << 20;
 /// More than the CPUs keep at hand for a group, in bytes.
 const HELD_MAX: u64 = 1 << 20;
 
-/// Files that say how a group is set. Nothing in a sandbox can write them.
-const SETTINGS: [&str; 9] = [
-    "memory.soft_limit_in_bytes",
-    "memory.swappiness",
-    "memory.move_charge_at_immigrate",
-    "memory.use_hierarchy",
-    "memory.oom_control",
-    "memory.kmem.limit_in_bytes",
-    "memory.kmem.tcp.limit_in_bytes",
-    "notify_on_release",
-    "cgroup.clone_children",
-];
+/// The count of OOM kills, which nothing sets back, and whether one is under way. Every other setting is as it was made:
+/// nothing in a sandbox can write one, and we write none but the limits, which are written anew for each.
+const OOM: &str = "memory.oom_control";
 /// High-water marks, which a write of 0 sets back to what is charged now.
 const MARKS: [&str; 4] = [
     "memory.max_usage_in_bytes",
@@ -57,9 +48,9 @@ const CHARGES: [&str; 4] = [
     "memory.kmem.tcp.usage_in_bytes",
 ];
 
-/// How a group is set that nobody has used: each file this kernel has, with its text.
+/// What [`OOM`] says of a group that nobody has used.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Settings(Vec<(&'static str, String)>);
+pub struct Unused(String);
 
 /// What a reset may cost.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -105,18 +96,13 @@ impl Tree {
         Self::remove_from(self.memory_dir(), &name(group)?)
     }
 
-    pub fn settings(&self, group: &str) -> io::Result<Settings> {
-        let mut settings = Vec::new();
-        for file in SETTINGS {
-            if let Some(text) = self.memory_file(group, file)? {
-                settings.push((file, text));
-            }
-        }
-        Ok(Settings(settings))
+    /// Of a group that was just made.
+    pub fn unused(&self, group: &str) -> io::Result<Unused> {
+        Ok(Unused(self.memory_file(group, OOM)?.unwrap_or_default()))
     }
 
     /// Looks whether everything of the last sandbox is out of a group, and sets it back.
-    pub fn reset_memory_group(&self, group: &str, fresh: &Settings, effort: Effort) -> io::Result<Reset> {
+    pub fn reset_memory_group(&self, group: &str, fresh: &Unused, effort: Effort) -> io::Result<Reset> {
         let tasks = self.memory_file(group, "tasks")?.unwrap_or_default();
         let below = open::stat(open::at(self.memory_dir(), &name(group)?, libc::O_PATH)?.as_fd())?.st_nlink;
         if !tasks.is_empty() || below > 2 {
@@ -149,9 +135,8 @@ impl Tree {
                 Effort::Look | Effort::Squeeze | Effort::Force => return Ok(Reset::Busy),
             }
         }
-        // With the count of OOM kills, which nothing sets back, and whether one is under way.
-        if self.settings(group)? != *fresh {
-            return Ok(Reset::Unfit("it saw an OOM kill, or is set otherwise than a fresh one"));
+        if self.unused(group)? != *fresh {
+            return Ok(Reset::Unfit("it saw an OOM kill"));
         }
         // The kernel takes the limit only if no more is charged than that.
         match self.write(MEMORY, group, "memory.limit_in_bytes", &CHARGED_MAX.to_string()) {
@@ -164,7 +149,8 @@ impl Tree {
                 other => other?,
             }
         }
-        for file in CHARGES.into_iter().chain(MARKS) {
+        // What was a mark is by now no more than what is charged.
+        for file in CHARGES {
             let most = if file.contains(".tcp.") { 0 } else { CHARGED_MAX };
             if self.optional_number(group, file)?.unwrap_or(0) > most {
                 return Ok(Reset::Busy);
