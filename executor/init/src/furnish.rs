@@ -102,8 +102,9 @@ fn become_init(channel: BorrowedFd<'_>) -> Result<(), Failed> {
     let (Some(order), Some(root)) = (order, fds.next()) else {
         return Err(fail(Step::HandIn, libc::EBADMSG));
     };
-    take_root(furniture.is_blank, &furnished, root, fds.next(), &order)?;
-    drop(furnished);
+    let usr = fds.next();
+    take_root(furniture.is_blank, &furnished, &root, usr.as_ref(), &order)?;
+    drop((furnished, root, usr));
 
     let done = |step, result| done(step, result, order.fail_after);
     if furniture.is_blank {
@@ -162,14 +163,14 @@ fn mount_furniture(
 fn take_root(
     is_blank: bool,
     furnished: &Furnished,
-    root: OwnedFd,
-    usr: Option<OwnedFd>,
+    root: &OwnedFd,
+    usr: Option<&OwnedFd>,
     order: &Order<'_>,
 ) -> Result<(), Failed> {
     let done = |step, result| done(step, result, order.fail_after);
     let (masks, proc, dev) = (furnished.masks.as_fd(), furnished.proc.as_fd(), furnished.dev.as_fd());
     done(Step::Shm, mount_shm(dev, order.shm_size))?;
-    let over_usr = || usr.as_ref().map_or(Ok(()), |usr| attach_beneath(usr.as_fd(), root.as_fd(), c"usr"));
+    let over_usr = || usr.map_or(Ok(()), |usr| attach_beneath(usr.as_fd(), root.as_fd(), c"usr"));
     if is_blank {
         done(Step::Root, mounts::attach(root.as_fd(), masks, ROOT))?;
         done(Step::Usr, over_usr())?;
@@ -299,6 +300,12 @@ fn die_with_parent() -> io::Result<()> {
     result(unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL, 0, 0, 0) })
 }
 
+/// Nobody traces or reads this process. Each change of identity sets this to what the host says of such programs.
+pub fn hide() -> io::Result<()> {
+    // SAFETY: no memory involved.
+    result(unsafe { libc::prctl(libc::PR_SET_DUMPABLE, 0, 0, 0, 0) })
+}
+
 /// Leaves init a user of its own with the capabilities it needs.
 fn drop_privileges() -> io::Result<()> {
     capabilities::no_new_privileges()?;
@@ -308,5 +315,6 @@ fn drop_privileges() -> io::Result<()> {
     die_with_parent()?;
     capabilities::keep_only(capabilities::OF_INIT)?;
     // SAFETY: no memory involved.
-    result(unsafe { libc::prctl(libc::PR_SET_KEEPCAPS, 0, 0, 0, 0) })
+    result(unsafe { libc::prctl(libc::PR_SET_KEEPCAPS, 0, 0, 0, 0) })?;
+    hide()
 }

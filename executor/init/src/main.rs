@@ -30,9 +30,7 @@ const ENDS_MAX: usize = 256;
 /// threads and standard streams, and each sandbox would wait for it.
 #[unsafe(no_mangle)]
 pub extern "C" fn main() -> libc::c_int {
-    // SAFETY: prctl with these arguments touches no memory.
-    let hidden = unsafe { libc::prctl(libc::PR_SET_DUMPABLE, 0, 0, 0, 0) };
-    if hidden != 0 {
+    if furnish::hide().is_err() {
         return 2;
     }
     // SAFETY: the executor's side put the channel here before exec; nothing else owns it.

@@ -12,6 +12,7 @@ use sandbox_init::message::{REPORT_FD, Spawn, Stage, Streams};
 use sandbox_init::packet;
 
 use crate::errno;
+use crate::furnish::hide;
 
 /// Open files of a process unless it raises its soft limit.
 const NOFILE_SOFT: u64 = 4096;
@@ -57,9 +58,9 @@ struct Birth<'a> {
     failure: Option<Failure>,
 }
 
-/// Deep enough for what is done before exec, a path of the longest kind included.
+/// Deep enough for what is done before exec, a path of the longest kind included. Its pages stay with init.
 #[repr(C, align(16))]
-struct Stack(MaybeUninit<[u8; 64 << 10]>);
+struct Stack(MaybeUninit<[u8; 16 << 10]>);
 
 /// The descriptors that came with a request, each in its place.
 pub struct Given {
@@ -249,6 +250,8 @@ fn prepare(
         check(Stage::Gid, libc::setresgid(spawn.gid, spawn.gid, spawn.gid))?;
         check(Stage::Uid, libc::setresuid(spawn.uid, spawn.uid, spawn.uid))?;
         drop_capabilities()?;
+        // The memory is init's until exec.
+        hide().map_err(|_| (Stage::Uid, errno()))?;
         if let (Streams::Terminal { columns, rows }, Some(handover)) = (spawn.streams, handover) {
             let other_end = take_terminal(columns, rows)?;
             packet::send(handover.as_fd(), b"t", &[other_end.as_raw_fd()], 0)

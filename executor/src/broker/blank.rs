@@ -1,7 +1,7 @@
 //! Blanks: children that were cloned and furnished before anybody asked for a sandbox.
 //!
 //! ```text
-//! range of ids, network ──> leaves ──> clone3 ──> id maps ──> /proc, masks, /dev ──> [waits] ──> an order
+//! range of ids, network ──> leaves ──> init ──> id maps ──> /proc, masks, /dev ──> [waits] ──> an order
 //! ```
 //! Its leaves take the id of its sandbox when that is asked for; the one of v2 keeps its name. Its ids, its network
 //! and its namespaces are as fresh as those of a child that is cloned for a request: no sandbox had them.
@@ -35,7 +35,7 @@ pub struct Blank {
     pub pid: i32,
     pub channel: OwnedFd,
     /// A writable layer in memory, of the size that was asked for last.
-    pub layer: Option<(Bytes, Layer)>,
+    pub layer: (Bytes, Layer),
     begun: Instant,
 }
 
@@ -47,14 +47,14 @@ impl Blank {
         name: String,
         network: Network,
         group: Option<&str>,
-        size: Option<Bytes>,
+        size: Bytes,
     ) -> io::Result<Self> {
         let mut record = Record { network: Some(network.in_use), ..Record::default() };
         let started = start(broker, &name, &network.namespace, group, &mut record);
         let begun = Instant::now();
         let with_layer = started.and_then(|(id_base, pid, channel)| {
-            let layer = size.map(|size| Ok((size, Layer::in_memory(size, id_base)?))).transpose();
-            Ok((id_base, pid, channel, layer.map_err(|error| (Step::Disk, error))?))
+            let layer = Layer::in_memory(size, id_base).map_err(|error| (Step::Disk, error))?;
+            Ok((id_base, pid, channel, (size, layer)))
         });
         match with_layer {
             Ok((id_base, pid, channel, layer)) => {

@@ -1,6 +1,7 @@
 //! What is made ahead of creations: network namespaces, blanks in them, memory groups and disks in files.
 //!
-//! One thread makes it, a piece at a time, and begins none while a creation waits or is in flight:
+//! One thread makes it, a piece at a time (blanks furnish themselves meanwhile), and begins none while a creation waits
+//! or is in flight here, which it is until its order is handed in:
 //! the pieces take locks of the kernel that creations need too. That is also why it does not run
 //! at idle priority: on a busy machine it would be set aside with such a lock in its hands. A network
 //! takes none of a creation's that has its own, and a blank takes what is taken for one creation in turn
@@ -41,7 +42,7 @@ pub const NETWORKS_PENDING_MAX: usize = 256;
 /// Networks of ended sandboxes that are let go of together: the kernel takes down many at once for little more than one.
 const BURIED_MAX: usize = 32;
 /// How long they may wait for more.
-const BURIED_PAUSE: Duration = Duration::from_millis(20);
+const BURIED_PAUSE: Duration = Duration::from_millis(5);
 /// The queue of the kernel is looked at once for so many namespaces made ahead.
 const PENDING_LOOK_EVERY: u64 = 16;
 /// How long to wait for the kernel when too many wait for it, and for what failed to be tried again.
@@ -74,7 +75,7 @@ struct State {
     blanks_made: u64,
     blank_fails_after: Option<Step>,
     /// Of the writable layer in memory that was asked for last.
-    layer_size: Option<Bytes>,
+    layer_size: Bytes,
     networks: Vec<Network>,
     networks_not_before: Option<Instant>,
     networks_made: u64,
@@ -94,7 +95,7 @@ struct State {
 enum Piece {
     Network,
     /// Under that name, in that network, of that memory group, with a layer of that size.
-    Blank(String, Network, Option<String>, Option<Bytes>),
+    Blank(String, Network, Option<String>, Bytes),
     /// It was begun, and has something to say.
     Came(Blank),
     /// Of that name.
@@ -140,7 +141,7 @@ impl Pools {
             blanks_not_before: None,
             blanks_made: 0,
             blank_fails_after: None,
-            layer_size: None,
+            layer_size: TMPFS_DISK_MAX,
             networks: Vec::with_capacity(NETWORKS_AHEAD),
             networks_not_before: None,
             networks_made: 0,
@@ -193,7 +194,7 @@ impl Pools {
     /// A writable layer of this size was asked for: as a rule the next one is like it.
     pub fn note_layer(&self, size: Bytes) {
         if size <= TMPFS_DISK_MAX {
-            self.lock().layer_size = Some(size);
+            self.lock().layer_size = size;
         }
     }
 
@@ -247,7 +248,7 @@ impl Pools {
         Levels {
             blanks: count(state.blanks.len()),
             networks: count(state.networks.len()),
-            networks_pending: count(state.networks_pending),
+            networks_pending: count(state.networks_pending + state.buried.len()),
             groups: count(state.groups.ready.len()),
             hands_on_groups: state.groups.fresh.is_some(),
             disks: count(state.disks.ahead.len()),
@@ -280,7 +281,8 @@ impl Pools {
             if state.ending {
                 return None;
             }
-            if let Some(blank) = state.blanks_coming.pop_front_if(|blank| blank.has_come()) {
+            let come = state.blanks_coming.iter().position(Blank::has_come);
+            if let Some(blank) = come.and_then(|at| state.blanks_coming.remove(at)) {
                 return Some(Piece::Came(blank));
             }
             let now = Instant::now();
@@ -346,15 +348,15 @@ impl Pools {
             Piece::Blank(name, network, group, size) => {
                 let begun = Blank::begin(broker, name, network, group.as_deref(), size);
                 let mut state = self.lock();
-                state.blanks_not_before = begun.is_err().then(|| Instant::now() + FAILED_PAUSE);
+                if begun.is_err() {
+                    state.blanks_not_before = Some(Instant::now() + FAILED_PAUSE);
+                }
                 state.blanks_coming.push_back(begun.map_err(|error| ("a blank", error))?);
             }
             Piece::Came(blank) => {
                 let furnished = blank.furnished(broker);
                 let mut state = self.lock();
-                if furnished.is_err() {
-                    state.blanks_not_before = Some(Instant::now() + FAILED_PAUSE);
-                }
+                state.blanks_not_before = furnished.is_err().then(|| Instant::now() + FAILED_PAUSE);
                 state.blanks.push_back(furnished.map_err(|error| ("a blank", error))?);
             }
             Piece::Group(name) => {
@@ -430,13 +432,15 @@ impl State {
         self.networks.len() >= NETWORKS_AHEAD
             && self.blanks.len() >= BLANKS_AHEAD
             && self.blanks_coming.is_empty()
+            && self.buried.is_empty()
             && self.groups.is_full()
             && self.disks.is_full()
     }
 
     /// Files the time since the last change of what goes on.
     fn look(&mut self, now: Instant) {
-        let can_make = self.due_in(now) == Some(Duration::ZERO) && !self.ending;
+        let is_making = self.due_in(now) == Some(Duration::ZERO) || !self.blanks_coming.is_empty();
+        let can_make = is_making && !self.ending;
         self.rate.look(self.creating > 0, self.is_full(), can_make, now);
     }
 

@@ -106,7 +106,7 @@ fn build(
         Some(blank) => {
             let Blank { record: made, name, id_base, pid, channel, layer, .. } = blank;
             *record = Record { waited_as: Some(name.clone()), ..made };
-            ahead = layer;
+            ahead = Some(layer);
             Child::Waits { name, id_base, pid, channel }
         }
         None => {
@@ -144,15 +144,17 @@ fn build(
         Child::Unborn { network, .. } => {
             record.cgroups = true;
             let group = broker.pools.group();
-            let created = broker.tree.create(&create.id, &limits, group.as_deref());
-            if let (Err(_), Some(group)) = (&created, &group) {
+            let made = broker.tree.make_leaves(&create.id, group.as_deref());
+            if let (Err(_), Some(group)) = (&made, &group) {
                 // If it has the sandbox's name by now, it goes with the sandbox.
                 broker.tree.remove_memory_group(group).map_err(at(Step::Cgroups))?;
             }
-            created.map_err(at(Step::Cgroups))?;
+            made.map_err(at(Step::Cgroups))?;
+            let (pid, channel) = start(broker, create, network, record)?;
+            // Only now: until its exec the child is in the broker's memory, and no limit is to reach that.
+            broker.tree.limit_made(&create.id, &limits, group.is_some()).map_err(at(Step::Cgroups))?;
             let joins = broker.tree.joins(&create.id).map_err(at(Step::Cgroups))?;
             done(Step::Cgroups)?;
-            let (pid, channel) = start(broker, create, network, record)?;
             told(channel.as_fd(), hand_leaves(channel.as_fd(), &joins, fail_after))?;
             (pid, channel)
         }

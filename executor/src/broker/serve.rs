@@ -94,7 +94,6 @@ pub fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 /// Serves one executor after the other, then destroys everything.
 pub fn run(socket: OwnedFd) -> Result<(), Error> {
     leave_the_terminal();
-    allocate_in_one_place();
     let mut buffer = vec![0; DATAGRAM_MAX];
     let (len, fds) = packet::receive(socket.as_fd(), &mut buffer, 0)
         .doing("receiving the hello")?
@@ -208,16 +207,6 @@ fn leave_the_terminal() {
         }
         libc::prctl(libc::PR_SET_NAME, c"rollyard-broker".as_ptr(), 0, 0, 0);
         libc::umask(0);
-    }
-}
-
-/// Every creation forks this process: what its threads allocate lies in one place, so that few mappings
-/// and pages are copied.
-fn allocate_in_one_place() {
-    // SAFETY: sets a number of the C library's allocator. If it is refused, forks cost a little more.
-    #[cfg(target_env = "gnu")]
-    unsafe {
-        libc::mallopt(libc::M_ARENA_MAX, 1);
     }
 }
 

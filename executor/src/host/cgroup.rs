@@ -237,12 +237,11 @@ impl Tree {
         }
     }
 
-    /// Makes the leaves of a sandbox and sets its limits. `group`: a memory group that is handed on
-    /// becomes the sandbox's, and what the kernel makes of its limit is read back.
-    pub fn create(&self, id: &str, limits: &Limits, group: Option<&str>) -> io::Result<()> {
-        self.make_leaves(id, group)?;
+    /// Sets the limits of leaves that were made. What the kernel makes of that of a memory group which was handed on is
+    /// read back.
+    pub fn limit_made(&self, id: &str, limits: &Limits, is_handed_on: bool) -> io::Result<()> {
         self.limit(id, limits)?;
-        if group.is_some() { self.check_memory_limit(id, limits) } else { Ok(()) }
+        if is_handed_on { self.check_memory_limit(id, limits) } else { Ok(()) }
     }
 
     /// Makes leaves of this name in every hierarchy, of memory by renaming `group` if there is one.

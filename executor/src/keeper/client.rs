@@ -196,7 +196,7 @@ impl Keepers {
     }
 
     /// Hands over the first descriptors of a sandbox, to the keeper with the most room. They are sent when this
-    /// returns; whether they are kept is known later, and every use of them waits for that.
+    /// returns; whether they are kept is for [`Kept::settled`] to say.
     pub async fn place(self: &Arc<Self>, id: &str, kinds: &[Kind], fds: &[OwnedFd]) -> Result<Kept, Error> {
         let mut kept = self.room_for(id)?;
         kept.pending.first = kept.send(kinds, fds).await?;
@@ -375,9 +375,22 @@ impl Keeper {
         self.connections.iter().for_each(|connection| shut(&connection.socket));
     }
 
+    /// One that takes too long is given up, and with it what it holds: nothing is known of it any more.
+    fn heard<T>(&self, result: Result<T, Error>) -> Result<T, Error> {
+        if matches!(&result, Err(Error::Io(error)) if error.kind() == io::ErrorKind::TimedOut) {
+            self.close();
+        }
+        result
+    }
+
     async fn release(&self, id: String) -> Result<(), Error> {
         let shortest = self.drops.iter().min_by_key(|line| line.len()).unwrap_or(&self.puts);
-        shortest.send(&Request::Drop { id }, &[]).await?.settled(ANSWER_WAIT).await?;
+        let sent = shortest.send(&Request::Drop { id }, &[], ANSWER_WAIT).await;
+        let dropped = match sent {
+            Ok(answer) => answer.settled(ANSWER_WAIT).await,
+            Err(error) => Err(error),
+        };
+        self.heard(dropped)?;
         self.promised.fetch_sub(FDS_PER_SANDBOX, Ordering::Relaxed);
         Ok(())
     }
@@ -436,7 +449,7 @@ impl Kept {
     async fn send(&self, kinds: &[Kind], fds: &[OwnedFd]) -> Result<Arc<Answer>, Error> {
         let fds: Vec<_> = fds.iter().map(AsRawFd::as_raw_fd).collect();
         let request = Request::Put { id: self.id.clone(), kinds: kinds.to_vec() };
-        self.keeper().puts.send(&request, &fds).await
+        self.keeper().heard(self.keeper().puts.send(&request, &fds, ANSWER_WAIT).await)
     }
 
     /// Hands over descriptors; all of them are kept, or none.
@@ -447,16 +460,18 @@ impl Kept {
             later.retain(|answer| !answer.has_come());
             later.push(Arc::clone(&answer));
         }
-        answer.settled(ANSWER_WAIT).await
+        self.keeper().heard(answer.settled(ANSWER_WAIT).await)
     }
 
     /// Waits until what was put first is kept.
     pub async fn settled(&self) -> Result<(), Error> {
-        self.pending.first.settled(ANSWER_WAIT).await
+        self.keeper().heard(self.pending.first.settled(ANSWER_WAIT).await)
     }
 
     /// Closes the streams of one process. Blocks.
     pub fn forget(&self, process: u32) -> Result<(), Error> {
+        // One that was given up half way may be on its way still.
+        self.keeper().heard(self.pending.settle())?;
         match self.keeper().ask(&Request::Forget { id: self.id.clone(), process }, &[])?.0 {
             Reply::Dropped => Ok(()),
             Reply::Refused(refusal) => Err(refusal.into()),
@@ -466,7 +481,7 @@ impl Kept {
 
     /// A copy of a descriptor. Blocks.
     pub fn get(&self, kind: Kind) -> Result<OwnedFd, Error> {
-        self.pending.settle()?;
+        self.keeper().heard(self.pending.settle())?;
         let (reply, fds) = self.keeper().ask(&Request::Get { id: self.id.clone(), kind }, &[])?;
         match reply {
             // It was sent, and this process had no room for it: of this call alone.

@@ -1,8 +1,8 @@
 //! Requests to a keeper that no thread waits for: descriptors are put, and waited for when they are asked for again; they
 //! are dropped, which waits for the kernel.
 //!
-//! What was sent is the keeper's, even if this process ends at once: the kernel holds it until it is read, and the
-//! keeper reads what there is before it sees an end. Answers come in the order of what was sent.
+//! Answers come in the order of what was sent. What has none yet may be lost with this process: whoever hands on a sandbox
+//! waits for it first.
 
 use std::collections::VecDeque;
 use std::io;
@@ -19,7 +19,7 @@ use super::protocol::{DATAGRAM_MAX, Refusal, Reply, Request};
 use crate::broker::client::{receive, shut, watched};
 use crate::broker::serve::lock;
 
-/// Requests without an answer. More than a socket holds: a keeper that answers none of so many is given up by whoever waits.
+/// Requests without an answer, past which one is refused. As a rule a socket holds fewer.
 const UNANSWERED_MAX: usize = 4096;
 
 /// What has become of a request.
@@ -103,23 +103,28 @@ pub(super) struct Line {
 }
 
 impl Line {
-    /// Call within a tokio runtime. `broken` is called if the keeper says what is no answer.
-    pub fn over(socket: OwnedFd, broken: impl FnOnce() + Send + 'static) -> io::Result<Arc<Self>> {
+    /// Call within a tokio runtime. `ended` is called when there will be no answer any more.
+    pub fn over(socket: OwnedFd, ended: impl FnOnce() + Send + 'static) -> io::Result<Arc<Self>> {
         let line = Arc::new(Self { socket: watched(socket)?, unanswered: Mutex::new(Some(VecDeque::new())) });
         let reading = Reading(Arc::clone(&line));
         tokio::spawn(async move {
-            if reading.read().await.is_err() {
-                broken();
-            }
+            reading.read().await;
+            ended();
         });
         Ok(line)
     }
 
     /// Sends a request with copies of descriptors, as soon as the socket has room. What comes of it is the answer's to say.
-    pub async fn send(&self, request: &Request, fds: &[RawFd]) -> Result<Arc<Answer>, Error> {
+    pub async fn send(
+        &self,
+        request: &Request,
+        fds: &[RawFd],
+        longest: Duration,
+    ) -> Result<Arc<Answer>, Error> {
         let bytes = serde_json::to_vec(request).map_err(io::Error::from)?;
         loop {
-            let mut room = self.socket.writable().await?;
+            let room = tokio::time::timeout(longest, self.socket.writable()).await;
+            let mut room = room.map_err(|_| io::Error::from(io::ErrorKind::TimedOut))??;
             // Sent and entered under one lock, so that both are in one order.
             let mut unanswered = lock(&self.unanswered);
             let Some(waiting) = unanswered.as_mut() else {
@@ -156,19 +161,20 @@ impl Line {
 struct Reading(Arc<Line>);
 
 impl Reading {
-    /// Until the keeper is gone. An error: it said what is no answer.
-    async fn read(&self) -> Result<(), ()> {
+    /// Until the keeper is gone, or says what is no answer.
+    async fn read(&self) {
         let mut buffer = [0; DATAGRAM_MAX];
         while let Ok(Some((len, _))) = receive(&self.0.socket, &mut buffer).await {
             let fate = match serde_json::from_slice(&buffer[..len]) {
                 Ok(Reply::Kept | Reply::Dropped) => Fate::Done,
                 Ok(Reply::Refused(refusal)) => Fate::Refused(refusal),
-                Ok(_) | Err(_) => return Err(()),
+                Ok(_) | Err(_) => return,
             };
-            let oldest = lock(&self.0.unanswered).as_mut().and_then(VecDeque::pop_front).ok_or(())?;
+            let Some(oldest) = lock(&self.0.unanswered).as_mut().and_then(VecDeque::pop_front) else {
+                return;
+            };
             oldest.come(fate);
         }
-        Ok(())
     }
 }
 
@@ -176,5 +182,93 @@ impl Drop for Reading {
     fn drop(&mut self) {
         let unanswered = lock(&self.0.unanswered).take();
         unanswered.into_iter().flatten().for_each(|answer| answer.come(Fate::Unheard));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::fd::AsRawFd;
+    use std::sync::atomic::{AtomicBool, Ordering};
+
+    use super::*;
+
+    const LONG: Duration = Duration::from_secs(30);
+
+    fn put(id: &str) -> Request {
+        Request::Put { id: id.to_owned(), kinds: Vec::new() }
+    }
+
+    fn line() -> (Arc<Line>, OwnedFd, Arc<AtomicBool>) {
+        let (ours, theirs) = packet::pair().unwrap();
+        let ended = Arc::new(AtomicBool::new(false));
+        let seen = Arc::clone(&ended);
+        (Line::over(ours, move || seen.store(true, Ordering::Relaxed)).unwrap(), theirs, ended)
+    }
+
+    fn answer(theirs: &OwnedFd, reply: &Reply) {
+        packet::send(theirs.as_fd(), &serde_json::to_vec(reply).unwrap(), &[], 0).unwrap();
+    }
+
+    async fn until(ended: &AtomicBool) {
+        while !ended.load(Ordering::Relaxed) {
+            tokio::task::yield_now().await;
+        }
+    }
+
+    #[tokio::test]
+    async fn answers_are_those_of_the_requests_in_their_order() {
+        let (line, theirs, _) = line();
+        let file = std::fs::File::open("/dev/null").unwrap();
+        let first = line.send(&put("a"), &[file.as_raw_fd()], LONG).await.unwrap();
+        let second = line.send(&put("b"), &[], LONG).await.unwrap();
+        assert!(!first.has_come() && line.len() == 2);
+        answer(&theirs, &Reply::Kept);
+        first.settled(LONG).await.unwrap();
+        assert!(!second.has_come());
+        answer(&theirs, &Reply::Refused(Refusal::Full { used: 4, limit: 4 }));
+        let refused = second.settled(LONG).await.unwrap_err();
+        assert!(refused.to_string().contains("4 of 4"), "{refused}");
+        // On a thread that may block, too.
+        let waited = tokio::task::spawn_blocking(move || second.wait(LONG)).await.unwrap();
+        assert!(waited.is_err());
+    }
+
+    #[tokio::test]
+    async fn nobody_waits_for_a_line_that_ended_and_that_is_said() {
+        let (line, theirs, ended) = line();
+        let waiting = line.send(&put("a"), &[], LONG).await.unwrap();
+        drop(theirs);
+        let unheard = waiting.settled(LONG).await.unwrap_err();
+        assert!(
+            matches!(unheard, Error::Io(ref error) if error.kind() == io::ErrorKind::BrokenPipe),
+            "{unheard}"
+        );
+        until(&ended).await;
+        assert!(line.send(&put("b"), &[], LONG).await.is_err());
+    }
+
+    #[tokio::test]
+    async fn what_is_no_answer_and_one_that_nobody_asked_for_end_a_line() {
+        for reply in [Reply::Lent, Reply::Kept] {
+            let (_line, theirs, ended) = line();
+            answer(&theirs, &reply);
+            until(&ended).await;
+        }
+    }
+
+    #[tokio::test]
+    async fn a_keeper_that_says_nothing_is_waited_for_so_long() {
+        let (line, _theirs, _) = line();
+        let short = Duration::from_millis(10);
+        let waiting = line.send(&put("a"), &[], LONG).await.unwrap();
+        let late = waiting.settled(short).await.unwrap_err();
+        assert!(matches!(late, Error::Io(ref error) if error.kind() == io::ErrorKind::TimedOut), "{late}");
+        // Until the socket is full: then the sending takes too long.
+        let full = loop {
+            if let Err(full) = line.send(&put("a"), &[], short).await {
+                break full;
+            }
+        };
+        assert!(!full.to_string().is_empty());
     }
 }

@@ -2,7 +2,7 @@
 //! made by the [broker](crate::broker) out of pieces it made ahead, as far as those reach.
 //!
 //! ```text
-//! executor ──socket──> broker ──clone3──> child ──execveat──> init (PID 1) ──fork──> processes
+//! executor ──socket──> broker ──clone3, execveat──> init (PID 1) ──clone──> processes
 //!     └───────────────────────channel─────────────────────────┘
 //! ```
 //! The executor keeps one descriptor a sandbox: the channel to init. Its root, and the raw tree of what
@@ -92,6 +92,8 @@ pub enum Error {
     Cgroups { source: io::Error },
     #[error("swap is on, and this kernel does not count it: no memory limit would hold")]
     Swap,
+    #[error("fs.suid_dumpable is 1: who runs in a sandbox could trace what starts it; set it to 0 or 2")]
+    Dumpable,
     #[error("starting the broker")]
     Broker { source: io::Error },
     #[error("starting the keepers")]
@@ -175,6 +177,7 @@ impl Container {
         if !counts_swap && swap_is_on().map_err(|source| Error::Cgroups { source })? {
             return Err(Error::Swap);
         }
+        checks::not_traceable().map_err(|()| Error::Dumpable)?;
         let landlock_abi = landlock::usable(landlock::abi());
         if let Err(reason) = &landlock_abi {
             tracing::warn!(reason, "no Landlock: seccomp and capabilities are the only walls of sandboxes");
@@ -421,14 +424,16 @@ impl Container {
     /// Hands the root, the writable tree and a copy of the channel to a keeper. Whatever uses them waits for its answer.
     async fn keep(&self, id: &str, fds: [OwnedFd; 3]) -> Result<Arc<Kept>, CreateError> {
         let kinds = [Kind::Root, Kind::Upper, Kind::Channel];
-        let source = match self.shared.keepers.place(id, &kinds, &fds).await {
-            Ok(kept) => return Ok(Arc::new(kept)),
-            Err(error) => io::Error::from(error),
-        };
-        Err(match self.shared.client.gone() {
+        let kept = self.shared.keepers.place(id, &kinds, &fds).await;
+        kept.map(Arc::new).map_err(|error| self.ended_or("keeping the root", error.into()))
+    }
+
+    /// What failed a creation, if it is not that everything ended.
+    fn ended_or(&self, action: &str, source: io::Error) -> CreateError {
+        match self.shared.client.gone() {
             Some(reason) => CreateError::Ended { reason },
-            None => CreateError::Failed { action: "keeping the root".to_owned(), source },
-        })
+            None => CreateError::Failed { action: action.to_owned(), source },
+        }
     }
 }
 
@@ -497,15 +502,18 @@ impl Backend for Container {
             .map_err(|_| failed("asking the broker")(io::Error::other("descriptors are missing")))?;
         let copy = channel.try_clone().map_err(failed("copying the channel to init"))?;
         let kept = self.keep(&spec.id, [root, upper, copy]).await?;
-        let channel = match Channel::born(channel).await {
+        let born = Channel::born(channel).await.map_err(|(step, error)| (step.as_str(), error));
+        // Long since, as a rule: init takes longer.
+        let kept_too = kept.settled().await.map_err(|error| ("keeping the root", io::Error::from(error)));
+        let channel = match born.and_then(|channel| kept_too.map(|()| channel)) {
             Ok(channel) => channel,
-            Err((step, error)) => {
-                guard.id = None;
+            Err((action, source)) => {
                 let (left, _) = end(&self.shared, &spec.id, kept).await;
+                guard.id = None;
                 if !left.is_empty() {
                     tracing::error!(sandbox = spec.id, ?left, "a failed creation left something");
                 }
-                return Err(CreateError::Failed { action: step.as_str().to_owned(), source: error });
+                return Err(self.ended_or(action, source));
             }
         };
         guard.id = None;

@@ -55,10 +55,7 @@ impl ContainerSandbox {
                 .map_err(|source| setup("handing over its streams", source))?;
         }
         let given: Vec<_> = streams.iter().chain(more.iter().copied()).map(AsRawFd::as_raw_fd).collect();
-        let alive = self.alive();
-        // Long since, as a rule: nothing runs whose files nobody could read.
-        alive.kept.settled().await.map_err(|error| setup("keeping its root", error.into()))?;
-        let channel = &alive.channel;
+        let channel = &self.alive().channel;
         let (answer, exited) = channel.spawn(ticket, request, &given).await.map_err(|error| match error {
             ChannelError::Dead(reason) => SpawnError::Dead { reason },
             ChannelError::Io(source) => setup("asking init", source),
