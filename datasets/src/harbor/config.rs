@@ -217,7 +217,7 @@ impl Config {
                 mode => {
                     let said = if mode.is_none() { "unset, which means public" } else { "public" };
                     let problem = format!(
-                        "its {table} wants the public network (`network_mode` is {said}), which sandboxes do not have"
+                        "its {table} wants the public network (`network_mode` is {said}), which sandboxes do not have; one that needs none says `network_mode = \"no-network\"` there"
                     );
                     return Err(Fault { code: Code::NetworkPublic, problem });
                 }

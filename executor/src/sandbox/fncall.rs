@@ -143,10 +143,9 @@ impl Shared {
     async fn obtain(
         &self,
         spec: &SandboxSpec,
-        shape: &Shape,
-        image: &Image,
+        parked: Option<Parked>,
     ) -> Result<(Box<dyn Sandbox>, bool), CreateError> {
-        let Some(parked) = self.take(shape, image) else {
+        let Some(parked) = parked else {
             let id = self.pool.name();
             return Ok((self.container.create(SandboxSpec { id, ..spec.clone() }).await?, false));
         };
@@ -170,8 +169,10 @@ impl Backend for FnCall {
             let action = format!("naming the sandbox: `{}` is in use", spec.id);
             CreateError::Failed { action, source: io::ErrorKind::AlreadyExists.into() }
         })?;
+        // Before it is asked for: what is made for those who come next is not this one's.
+        let parked = self.shared.take(&shape, &image);
         self.shared.pool.ask_for(&shape);
-        let (sandbox, is_handout) = self.shared.obtain(&spec, &shape, &image).await?;
+        let (sandbox, is_handout) = self.shared.obtain(&spec, parked).await?;
         self.shared.pool.count(is_handout);
         Ok(Box::new(Handout::new(sandbox, spec.id, claim)))
     }

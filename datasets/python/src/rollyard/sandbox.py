@@ -246,7 +246,7 @@ class Sandbox(Box):
 
 
 class Shell:
-    """A persistent shell: its environment, directory and functions stay from one command to the next.
+    """A persistent shell: its environment, directory and functions stay from one command to the next (`$?` does not).
     Commands run one after the other."""
 
     def __init__(self, sandbox: Sandbox, name: str) -> None:

@@ -144,8 +144,9 @@ pub struct Exec {
 pub struct Attach {
     /// The sandbox, as `rollyard sandbox ls` has it
     pub sandbox: String,
-    /// Feed the persistent shell of this name line by line: its environment, directory and functions
-    /// stay when this command ends, and every line is recorded
+    /// Feed the persistent shell of this name line by line, each a command of its own that is whole: its
+    /// environment, directory and functions stay when this command ends, `$?` does not stay from one line to the
+    /// next, and every line is recorded
     #[arg(long, value_name = "NAME")]
     pub shell: Option<String>,
     /// Of each line: the shell and what it runs are killed then [default: 1m]
