@@ -8,6 +8,7 @@ use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
+use sandbox_init::kernel::capabilities;
 use sandbox_init::message::{REPORT_FD, Spawn, Stage, Streams};
 use sandbox_init::packet;
 
@@ -249,7 +250,7 @@ fn prepare(
         check(Stage::Groups, libc::setgroups(0, std::ptr::null()))?;
         check(Stage::Gid, libc::setresgid(spawn.gid, spawn.gid, spawn.gid))?;
         check(Stage::Uid, libc::setresuid(spawn.uid, spawn.uid, spawn.uid))?;
-        drop_capabilities()?;
+        capabilities::keep_only(0).map_err(|_| (Stage::Capabilities, errno()))?;
         // The memory is init's until exec.
         hide().map_err(|_| (Stage::Uid, errno()))?;
         if let (Streams::Terminal { columns, rows }, Some(handover)) = (spawn.streams, handover) {
@@ -300,21 +301,6 @@ fn take_terminal(columns: u16, rows: u16) -> Result<OwnedFd, Failure> {
         }
         Ok(other_end)
     }
-}
-
-fn drop_capabilities() -> Result<(), Failure> {
-    #[repr(C)]
-    struct Header {
-        version: u32,
-        pid: i32,
-    }
-    /// _LINUX_CAPABILITY_VERSION_3: two sets of effective, permitted, inheritable.
-    const VERSION_3: u32 = 0x2008_0522;
-    let mut header = Header { version: VERSION_3, pid: 0 };
-    let none = [0u32; 6];
-    // SAFETY: version 3 reads a header and two data entries of three words each.
-    let done = unsafe { libc::syscall(libc::SYS_capset, &raw mut header, none.as_ptr()) };
-    if done < 0 { Err((Stage::Capabilities, errno())) } else { Ok(()) }
 }
 
 /// Tries each candidate as execvp does; returns the errno that tells most.

@@ -498,7 +498,7 @@ fn is_readable(socket: BorrowedFd<'_>) -> bool {
 }
 
 /// There is no subscriber in this process: its standard error is the executor's.
-fn say(what: std::fmt::Arguments<'_>) {
+pub fn say(what: std::fmt::Arguments<'_>) {
     let _ = writeln!(std::io::stderr(), "rollyard broker: {what}");
 }
 

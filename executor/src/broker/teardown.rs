@@ -3,6 +3,7 @@
 use std::os::fd::{AsFd, OwnedFd};
 
 use super::networks::{InUse, Network};
+use super::pools::say;
 use super::provision::{Scaffold, namespace};
 use super::serve::{Broker, lock};
 use crate::host::loop_disk::{RELEASE_PAUSE, RELEASE_TRIES_MAX};
@@ -34,8 +35,15 @@ pub fn teardown(broker: &Broker, id: &str, record: Record) -> Vec<String> {
 /// period of the kernel, which the end of init would else wait for. What is on a disk is not left to it.
 pub fn teardown_but_mounts(broker: &Broker, id: &str, mut record: Record) -> (Vec<String>, Option<OwnedFd>) {
     let mut left = Vec::new();
-    // Of an init that is gone there is none.
-    let namespace = |file| namespace(broker.proc.as_fd(), record.init_pid?, file).ok();
+    // Of an init that is gone there is none. Without one for another reason its end takes longer, and is none the worse.
+    let namespace = |kind| match namespace(broker.proc.as_fd(), record.init_pid?, kind) {
+        Ok(namespace) => Some(namespace),
+        Err(error) if matches!(error.raw_os_error(), Some(libc::ENOENT | libc::ESRCH | libc::EACCES)) => None,
+        Err(error) => {
+            say(format_args!("the {kind} namespace of {id}, which ends: {error}"));
+            None
+        }
+    };
     let (mut mounts, network) = (namespace("mnt"), namespace("net"));
     let mut gone = true;
     for leaf in [Some(id), record.waited_as.as_deref()].into_iter().flatten().filter(|_| record.cgroups) {

@@ -488,8 +488,50 @@ async fn seen(data_dir: &Path, sandbox: &dyn executor::sandbox::Sandbox, id: &st
     )
     .await;
     let leaves = census::leaves(data_dir).unwrap().into_iter().filter(|(name, _)| name == id);
-    let init = leaves.map(|(_, leaf)| fs::read_to_string(leaf.join("cgroup.procs")).unwrap().lines().count());
-    format!("{}\nprocesses in its leaves: {:?}", text.replace(id, "ID"), init.collect::<Vec<_>>())
+    let pids: Vec<_> =
+        leaves.map(|(_, leaf)| fs::read_to_string(leaf.join("cgroup.procs")).unwrap()).collect();
+    let counts: Vec<_> = pids.iter().map(|pids| pids.lines().count()).collect();
+    let init = init_from_outside(pids.concat().lines().next().unwrap());
+    format!("{}\nprocesses in its leaves: {counts:?}\n{init}", text.replace(id, "ID"))
+}
+
+/// What nobody in a sandbox may see of its init: rights, limits, descriptors, and that it cannot be traced.
+fn init_from_outside(pid: &str) -> String {
+    let own = Path::new("/proc").join(pid);
+    let status = fs::read_to_string(own.join("status")).unwrap();
+    let field =
+        |name: &str| status.lines().find_map(|line| line.strip_prefix(name)).unwrap().trim().to_owned();
+    let kept = "00000000000001e0";
+    for (set, expected) in [
+        ("CapPrm:", kept),
+        ("CapEff:", kept),
+        ("CapBnd:", kept),
+        ("CapInh:", "0000000000000000"),
+        ("CapAmb:", "0000000000000000"),
+        ("NoNewPrivs:", "1"),
+        ("Seccomp:", "2"),
+        ("Seccomp_filters:", "1"),
+        ("Name:", "init"),
+        ("Groups:", ""),
+    ] {
+        assert_eq!(field(set), expected, "{set}");
+    }
+    // Of a process that may be traced they are its own user's, else root's of its namespace: the first of the range whose
+    // last one init is.
+    let user: u32 = field("Uid:").split_whitespace().next().unwrap().parse().unwrap();
+    assert_eq!(fs::metadata(own.join("status")).unwrap().uid(), user - 65_535, "it may be traced");
+    let mut open: Vec<_> = fs::read_dir(own.join("fd"))
+        .unwrap()
+        .flatten()
+        .map(|fd| {
+            let to = fs::read_link(fd.path()).unwrap().to_string_lossy().into_owned();
+            let kind = to.split_once(":[").map_or(to.as_str(), |(kind, _)| kind).to_owned();
+            format!("{} {kind}", fd.file_name().to_string_lossy())
+        })
+        .collect();
+    open.sort();
+    assert_eq!(open, ["0 /dev/null", "1 /dev/null", "2 /dev/null", "3 socket", "4 anon_inode"]);
+    fs::read_to_string(own.join("limits")).unwrap()
 }
 
 async fn a_sandbox_out_of_a_blank_is_as_one_that_was_cloned_for_it(lab: Lab) {

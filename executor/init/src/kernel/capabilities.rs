@@ -24,21 +24,29 @@ struct Header {
     pid: i32,
 }
 
-/// Leaves exactly `kept` in every set but the bounding one, the ambient one too: a user other than root keeps it over
-/// exec.
-pub fn keep_only(kept: u64) -> io::Result<()> {
+/// Effective, permitted and inheritable of the first 32, then of the others.
+type Sets = [u32; 6];
+
+/// Of the calling thread.
+fn sets() -> io::Result<Sets> {
+    let (mut header, mut sets) = (Header { version: VERSION_3, pid: 0 }, Sets::default());
+    // SAFETY: version 3 reads the header and writes two entries of three words.
+    checked(unsafe { libc::syscall(libc::SYS_capget, &raw mut header, sets.as_mut_ptr()) })?;
+    Ok(sets)
+}
+
+/// The kernel takes out of the ambient set what is not both permitted and inheritable.
+fn set(sets: &Sets) -> io::Result<()> {
     let mut header = Header { version: VERSION_3, pid: 0 };
-    let [low, high] = [kept & 0xffff_ffff, kept >> 32].map(|word| u32::try_from(word).unwrap_or(0));
-    let sets = [low, low, low, high, high, high];
-    // SAFETY: version 3 reads the header and two entries of effective, permitted, inheritable.
+    // SAFETY: version 3 reads the header and two entries of three words.
     checked(unsafe { libc::syscall(libc::SYS_capset, &raw mut header, sets.as_ptr()) })?;
-    for capability in (0..CAPABILITIES_END).filter(|capability| kept & (1 << capability) != 0) {
-        // SAFETY: prctl with integers touches no memory.
-        let raised =
-            unsafe { libc::prctl(libc::PR_CAP_AMBIENT, libc::PR_CAP_AMBIENT_RAISE, capability, 0, 0) };
-        checked(raised.into())?;
-    }
     Ok(())
+}
+
+/// Leaves exactly `kept`, effective and permitted; nothing that an exec would keep.
+pub fn keep_only(kept: u64) -> io::Result<()> {
+    let [low, high] = [kept & 0xffff_ffff, kept >> 32].map(|word| u32::try_from(word).unwrap_or(0));
+    set(&[low, low, 0, high, high, 0])
 }
 
 /// Leaves `kept` alone to be had at any exec from here on. Needs SETPCAP.
@@ -63,14 +71,9 @@ pub fn bound(kept: u64) -> io::Result<()> {
 
 /// Lets an exec as somebody who is not root keep every capability that is permitted.
 pub fn keep_over_exec() -> io::Result<()> {
-    let mut header = Header { version: VERSION_3, pid: 0 };
-    let mut sets = [0u32; 6];
-    // SAFETY: version 3 reads the header and writes, or reads, two entries of effective, permitted, inheritable.
-    unsafe {
-        checked(libc::syscall(libc::SYS_capget, &raw mut header, sets.as_mut_ptr()))?;
-        [sets[2], sets[5]] = [sets[1], sets[4]];
-        checked(libc::syscall(libc::SYS_capset, &raw mut header, sets.as_ptr()))?;
-    }
+    let mut sets = sets()?;
+    [sets[2], sets[5]] = [sets[1], sets[4]];
+    set(&sets)?;
     let permitted = u64::from(sets[4]) << 32 | u64::from(sets[1]);
     for capability in (0..CAPABILITIES_END).filter(|capability| permitted & (1 << capability) != 0) {
         // SAFETY: prctl with integers touches no memory.
@@ -83,16 +86,9 @@ pub fn keep_over_exec() -> io::Result<()> {
 
 /// Makes effective again what is permitted. A change of the effective user alone leaves it so.
 pub fn restore_effective() -> io::Result<()> {
-    let mut header = Header { version: VERSION_3, pid: 0 };
-    let mut sets = [0u32; 6];
-    // SAFETY: version 3 reads the header and writes, or reads, two entries of effective, permitted,
-    // inheritable.
-    unsafe {
-        checked(libc::syscall(libc::SYS_capget, &raw mut header, sets.as_mut_ptr()))?;
-        [sets[0], sets[3]] = [sets[1], sets[4]];
-        checked(libc::syscall(libc::SYS_capset, &raw mut header, sets.as_ptr()))?;
-    }
-    Ok(())
+    let mut sets = sets()?;
+    [sets[0], sets[3]] = [sets[1], sets[4]];
+    set(&sets)
 }
 
 /// No exec gains privileges from here on.
