@@ -143,17 +143,17 @@ impl Tree {
             Err(error) if error.raw_os_error() == Some(libc::EBUSY) => return Ok(Reset::Busy),
             other => other?,
         }
-        for file in MARKS {
-            match self.write(MEMORY, group, file, "0") {
-                Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-                other => other?,
-            }
-        }
-        // What was a mark is by now no more than what is charged.
         for file in CHARGES {
             let most = if file.contains(".tcp.") { 0 } else { CHARGED_MAX };
             if self.optional_number(group, file)?.unwrap_or(0) > most {
                 return Ok(Reset::Busy);
+            }
+        }
+        // Only now: nothing is in the group that could charge more, so no mark is set back to more than was read.
+        for file in MARKS {
+            match self.write(MEMORY, group, file, "0") {
+                Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+                other => other?,
             }
         }
         for file in COUNTERS {
