@@ -16,7 +16,7 @@ use crate::host::cgroup::{CPU_IDLE, Layout, PARENT, SWAP_V1, SWAP_V2, swap_is_on
 use crate::host::clone::{self, Cloned};
 use crate::host::mounts::{self, Context};
 use crate::host::owner::Owner;
-use crate::host::{landlock, loop_disk, netns, open, seccomp};
+use crate::host::{landlock, loop_disk, netns, open, seccomp, traced};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
@@ -117,7 +117,7 @@ fn limited(detail: impl Into<String>) -> Found {
 
 fn try_all(data_dir: &Path) -> Vec<Check> {
     let scratch = data_dir.join(format!("doctor-{}", std::process::id()));
-    let probes: [(&str, &str, &dyn Fn() -> Found); 24] = [
+    let probes: [(&str, &str, &dyn Fn() -> Found); 25] = [
         ("root", REFUSED, &root),
         ("mount namespace", REFUSED, &|| mounts::privatise().and_then(|()| works("private to this thread"))),
         ("clone3 with user, pid, mount, ipc, uts namespaces, and a pidfd of it", REFUSED, &namespaces),
@@ -134,6 +134,10 @@ fn try_all(data_dir: &Path) -> Vec<Check> {
         }),
         ("seccomp filter", REFUSED, &seccomp_filter),
         ("seccomp user notification", "rules that need syscall_denied events are refused", &notification),
+        ("commands that start are not traced", REFUSED, &|| match traced::problem() {
+            Some(problem) => Err(io::Error::other(problem)),
+            None => works("fs.suid_dumpable is not 1"),
+        }),
         ("landlock", "no second wall behind seccomp and capabilities", &landlock_abi),
         ("loop ext4 disk", "limit.disk above 256Mi is refused", &|| loop_ext4(&scratch)),
         ("project quota", "larger disks use loop images", &|| project_quota(data_dir)),

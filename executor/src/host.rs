@@ -13,6 +13,7 @@ pub mod netns;
 pub mod netns_ledger;
 pub mod owner;
 pub mod seccomp;
+pub mod traced;
 
 pub use sandbox_init::kernel::{capabilities, landlock, mounts, open};
 pub(crate) use sandbox_init::kernel::{checked, fresh_fd};

@@ -46,17 +46,6 @@ pub(in crate::sandbox) fn check(spec: &SandboxSpec) -> Result<(), CreateError> {
     Ok(())
 }
 
-/// Before its exec a command is in the memory of init, as its user: that must not make it one that its user may trace.
-pub(super) fn not_traceable() -> Result<(), ()> {
-    let set = std::fs::read_to_string("/proc/sys/fs/suid_dumpable").unwrap_or_default();
-    if is_traceable(&set) { Err(()) } else { Ok(()) }
-}
-
-/// By `fs.suid_dumpable`, as it is read.
-fn is_traceable(set: &str) -> bool {
-    set.trim() == "1"
-}
-
 pub(super) fn refusal(spec: &SandboxSpec, step: Step, problem: Problem) -> CreateError {
     match problem {
         Problem::BadRootfs(problem) => CreateError::BadRootfs { image: spec.image.clone(), problem },
@@ -68,18 +57,5 @@ pub(super) fn refusal(spec: &SandboxSpec, step: Step, problem: Problem) -> Creat
             action: step.as_str().to_owned(),
             source: io::Error::from_raw_os_error(errno),
         },
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_host_is_refused_where_programs_that_changed_user_may_be_traced() {
-        assert!(is_traceable("1\n"));
-        for set in ["0\n", "2\n", ""] {
-            assert!(!is_traceable(set), "{set:?}");
-        }
     }
 }
