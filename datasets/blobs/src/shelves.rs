@@ -76,9 +76,17 @@ pub(crate) fn renew(root: &Path, digest: &Digest) -> Result<Option<u64>, Error> 
     if !metadata.is_file() {
         return Ok(None);
     }
-    let now = FileTimes::new().set_accessed(SystemTime::now());
-    file.set_times(now).map_err(io("set the time of", &path))?;
+    make_young(&file, &path)?;
     Ok(Some(metadata.len()))
+}
+
+/// Sets the time by which sweeps go to now, and never back: each writer reads the clock under a lock of the file. To be
+/// called between [`Writing::begin`] and its end.
+pub(crate) fn make_young(file: &File, path: &Path) -> Result<(), Error> {
+    file.lock().map_err(io("lock", path))?;
+    let set = file.set_times(FileTimes::new().set_accessed(SystemTime::now()));
+    file.unlock().map_err(io("unlock", path))?;
+    set.map_err(io("set the time of", path))
 }
 
 /// The blobs whose digest begins with `shelf`.

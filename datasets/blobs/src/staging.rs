@@ -13,7 +13,7 @@ use std::process;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::SystemTime;
 
-use crate::shelves::Writing;
+use crate::shelves::{Writing, make_young};
 use crate::{Digest, Error};
 
 const FOLDER: &str = "staged";
@@ -168,6 +168,9 @@ impl StagedFile {
             placed => placed,
         };
         placed.map_err(io("rename into place", &target))?;
+        // Another writer may have put the same blob between the time above and the rename, and this one now lies in its
+        // place: it must not be older than a sweep that must leave the other's. Readers go by the time of writing.
+        make_young(&self.file, &target)?;
         drop(writing);
         self.published = true;
         sync_dir(target.parent().unwrap_or(root))
