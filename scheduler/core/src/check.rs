@@ -22,6 +22,9 @@ impl Cluster {
         self.check_queues(&mut wrong);
         self.check_keys(&mut wrong);
         for job in self.jobs.values() {
+            if job.asks() && !self.asking.contains(&job.id) {
+                wrong.push(format!("job {} may begin more, and no pass would look at it", job.id));
+            }
             self.check_job(job, &mut wrong);
         }
         for at in self.homeless() {

@@ -23,6 +23,8 @@ use crate::record::{Hold, Record, StepBooks};
 pub struct Cluster {
     pub(crate) config: Config,
     pub(crate) jobs: BTreeMap<JobId, Job>,
+    /// All that may begin something more, and some that may not: a pass goes through these, not through every job.
+    pub(crate) asking: BTreeSet<JobId>,
     pub(crate) nodes: BTreeMap<NodeId, Node>,
     pub(crate) ready: ReadyQueue,
     /// Steps that wait for a time.
@@ -44,6 +46,7 @@ impl Cluster {
         Self {
             config,
             jobs: BTreeMap::new(),
+            asking: BTreeSet::new(),
             nodes: BTreeMap::new(),
             ready: ReadyQueue::default(),
             backoff: BTreeSet::new(),
@@ -159,6 +162,7 @@ impl Cluster {
         records: &mut Vec<Record>,
     ) {
         self.jobs.entry(id).or_insert_with(|| Job::new(id, plan, groups_total, created_at));
+        self.asking.insert(id);
         self.finish_if_done(id, records);
     }
 

@@ -117,6 +117,11 @@ impl Job {
         self.state == JobState::Running
     }
 
+    /// Are there groups to admit, or rollouts to run again? It may have to wait for either.
+    pub fn asks(&self) -> bool {
+        !self.state.is_final() && (self.next_group < self.groups_total || !self.retries.is_empty())
+    }
+
     pub fn group_id(&self, index: u32) -> GroupId {
         GroupId { job: self.id, index }
     }

@@ -342,7 +342,8 @@ impl Cluster {
 
     /// A job that places nothing leaves its keys to jobs that do.
     pub(crate) fn hand_over_keys(&mut self, now: Now, records: &mut Vec<Record>) {
-        if self.jobs.values().all(|job| job.places() || job.state.is_final()) {
+        if self.keyed.claims.is_empty() || self.jobs.values().all(|job| job.places() || job.state.is_final())
+        {
             return;
         }
         let places = |at: &At| self.jobs.get(&at.group.job).is_some_and(|job| job.places());

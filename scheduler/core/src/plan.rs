@@ -6,6 +6,7 @@ use rollout::state::StepState;
 use crate::cluster::Cluster;
 use crate::command::Command;
 use crate::config::{EXPAND_GROUPS_MAX, Now, UNSEALED_GROUPS_MAX};
+use crate::job::Job;
 use crate::record::Record;
 
 /// Records to commit, commands to send after that, and when to look again without an event.
@@ -63,7 +64,10 @@ impl Cluster {
 
     /// Asks for the next rows of jobs that have room under `max_running`.
     fn expand(&mut self, commands: &mut Vec<Command>) {
-        for job in self.jobs.values_mut() {
+        let jobs = &self.jobs;
+        self.asking.retain(|id| jobs.get(id).is_some_and(Job::asks));
+        for id in &self.asking {
+            let Some(job) = self.jobs.get_mut(id) else { continue };
             let unsealed = job.groups.len();
             if !job.places() || job.expanding.is_some() || unsealed >= UNSEALED_GROUPS_MAX {
                 continue;

@@ -84,6 +84,7 @@ impl Cluster {
         }
         let id = job.id;
         self.jobs.insert(id, job);
+        self.asking.insert(id);
         for group in stored.groups {
             self.restore_group(now, id, group);
         }

@@ -138,12 +138,14 @@ impl Cluster {
             }
         }
         job.retries.retain(|_, members| !members.is_empty());
+        self.asking.insert(id);
         self.finish_if_done(id, records);
     }
 
     /// Begins what is asked for and has room, group by group.
     pub(crate) fn begin_retries(&mut self, now: Now, records: &mut Vec<Record>, commands: &mut Vec<Command>) {
-        let asked = self.jobs.values().filter(|job| job.places() && !job.retries.is_empty());
+        let asking = self.asking.iter().filter_map(|id| self.jobs.get(id));
+        let asked = asking.filter(|job| job.places() && !job.retries.is_empty());
         for id in asked.map(|job| job.id).collect::<Vec<_>>() {
             let Some(job) = self.jobs.get(&id) else { continue };
             for index in job.retries.keys().copied().take(EXPAND_GROUPS_MAX as usize).collect::<Vec<_>>() {
