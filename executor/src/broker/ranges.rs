@@ -4,10 +4,14 @@ use std::collections::BTreeSet;
 
 /// Ids in a range, and in the id map of a sandbox.
 pub const RANGE_LEN: u32 = 65_536;
+/// From one range to the next. The kernel finds the record of a user in one of 128 lists, by the low 7 bits of the
+/// id and of the id shifted by 7 (`__uidhashfn` in kernel/user.c): of ranges that are 65,536 apart, all equal users
+/// are in one list, which every change of user goes through. With 128 more they go around the lists.
+const STRIDE: u32 = RANGE_LEN + (1 << 7);
 /// The upper half of the id space: what distributions hand out lies below it.
 const FIRST: u32 = 0x8000_0000;
-/// The last range would hold the reserved id 2^32 - 1.
-pub const RANGES_MAX: u32 = 32_767;
+/// The range behind the last would hold the reserved id 2^32 - 1.
+pub const RANGES_MAX: u32 = 32_704;
 
 /// Which ranges are taken.
 #[derive(Debug)]
@@ -29,11 +33,11 @@ impl Ranges {
             .find(|index| !self.taken.contains(index))?;
         self.taken.insert(free);
         self.next = (free + 1) % RANGES_MAX;
-        Some(FIRST + free * RANGE_LEN)
+        Some(FIRST + free * STRIDE)
     }
 
     pub fn free(&mut self, base: u32) {
-        self.taken.remove(&((base - FIRST) / RANGE_LEN));
+        self.taken.remove(&((base - FIRST) / STRIDE));
     }
 }
 
@@ -44,14 +48,27 @@ mod tests {
     #[test]
     fn ranges_never_overlap_never_reach_the_reserved_id_and_run_out() {
         let mut ranges = Ranges::new(u32::MAX);
-        let mut bases = BTreeSet::new();
-        while let Some(base) = ranges.take() {
-            assert!(base.checked_add(RANGE_LEN).is_some_and(|end| end < u32::MAX));
-            assert!(bases.insert(base / RANGE_LEN));
-        }
+        let mut bases: Vec<u32> = std::iter::from_fn(|| ranges.take()).collect();
+        bases.sort_unstable();
         assert_eq!(bases.len(), RANGES_MAX as usize);
-        ranges.free(FIRST + 5 * RANGE_LEN);
-        assert_eq!(ranges.take(), Some(FIRST + 5 * RANGE_LEN));
+        assert!(bases.windows(2).all(|pair| pair[1] - pair[0] >= RANGE_LEN));
+        let last = bases.last().and_then(|base| base.checked_add(RANGE_LEN));
+        assert!(last.is_some_and(|end| end < u32::MAX && end.checked_add(STRIDE).is_none()));
+        ranges.free(bases[5]);
+        assert_eq!(ranges.take(), Some(bases[5]));
+    }
+
+    #[test]
+    fn users_of_many_ranges_are_spread_over_the_lists_of_the_kernel() {
+        let mut ranges = Ranges::new(7);
+        for id in [0, 1000, RANGE_LEN - 1] {
+            let mut lists = [0; 128];
+            for _ in 0..1280 {
+                let uid = ranges.take().unwrap() + id;
+                lists[(((uid >> 7) + uid) & 127) as usize] += 1;
+            }
+            assert_eq!(lists, [10; 128], "{id}");
+        }
     }
 
     #[test]
