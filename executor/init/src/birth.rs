@@ -28,7 +28,6 @@ const FURNISHED: &[u8] = b"f";
 /// Places of a blank, of which the masks are the root.
 pub const PROC: &CStr = c"proc";
 pub const DEV: &CStr = c"dev";
-pub const ROOT: &CStr = c"root";
 
 macro_rules! steps {
     ($($(#[$doc:meta])* $name:ident => $text:literal,)*) => {
@@ -70,7 +69,7 @@ steps! {
     Shm => "mounting /dev/shm",
     Moves => "moving /proc and /dev beneath the root",
     Usr => "mounting /usr",
-    Pivot => "pivot_root",
+    Enter => "making its root the root",
     Names => "naming the host and the cgroup namespace",
     Stdio => "opening /dev/null",
     Privileges => "dropping capabilities",

@@ -13,8 +13,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::FileExt;
 
 use sandbox_init::birth::{
-    DEV, Furniture, INIT_ID, Mask, ORDER_MAX, Order, PLAN_MAX, PROC, Plan, ROOT, Step, say_failed,
-    say_furnished,
+    DEV, Furniture, INIT_ID, Mask, ORDER_MAX, Order, PLAN_MAX, PROC, Plan, Step, say_failed, say_furnished,
 };
 use sandbox_init::kernel::mounts::{self, Context};
 use sandbox_init::kernel::{capabilities, landlock, open, seccomp};
@@ -64,7 +63,6 @@ pub fn enter(channel: BorrowedFd<'_>) -> bool {
 /// What stands in every sandbox. Of one that is made for a request it lies over /proc and /dev of the host's
 /// tree that it was born with. A blank has let go of that tree, for which the kernel takes its time: the masks are its root.
 struct Furnished {
-    masks: OwnedFd,
     proc: OwnedFd,
     dev: OwnedFd,
 }
@@ -155,8 +153,9 @@ fn mount_furniture(
         done(Step::Release, Ok(()))?;
     }
     done(Step::Masks, mask(proc.as_fd(), masks.as_fd(), masked))?;
+    drop(masks);
     done(Step::Terminals, mount_terminals(dev.as_fd()))?;
-    Ok(Furnished { masks, proc, dev })
+    Ok(Furnished { proc, dev })
 }
 
 /// Puts the furniture beneath the root, and makes that the root of this namespace.
@@ -168,25 +167,18 @@ fn take_root(
     order: &Order<'_>,
 ) -> Result<(), Failed> {
     let done = |step, result| done(step, result, order.fail_after);
-    let (masks, proc, dev) = (furnished.masks.as_fd(), furnished.proc.as_fd(), furnished.dev.as_fd());
+    let (proc, dev) = (furnished.proc.as_fd(), furnished.dev.as_fd());
     done(Step::Shm, mount_shm(dev, order.shm_size))?;
+    let top = open::directory(c"/");
+    done(Step::Root, top.and_then(|top| mounts::attach(root.as_fd(), top.as_fd(), c"")))?;
     let over_usr = || usr.map_or(Ok(()), |usr| attach_beneath(usr.as_fd(), root.as_fd(), c"usr"));
-    if is_blank {
-        done(Step::Root, mounts::attach(root.as_fd(), masks, ROOT))?;
-        done(Step::Usr, over_usr())?;
-        // The masks go where they always lie.
-        done(Step::Pivot, mounts::pivot_behind(root.as_fd(), c"proc"))?;
-        let moved = mounts::attach(proc, masks, c"").and_then(|()| attach_beneath(dev, root.as_fd(), c"dev"));
-        done(Step::Moves, moved)
-    } else {
-        let top = open::directory(c"/");
-        done(Step::Root, top.and_then(|top| mounts::attach(root.as_fd(), top.as_fd(), c"")))?;
-        // Each with what lies over it.
-        let moved = attach_beneath(masks, root.as_fd(), c"proc");
-        done(Step::Moves, moved.and_then(|()| attach_beneath(dev, root.as_fd(), c"dev")))?;
-        done(Step::Usr, over_usr())?;
-        done(Step::Pivot, mounts::pivot(root.as_fd()))
-    }
+    done(Step::Usr, over_usr())?;
+    // Each with what lies over it.
+    let moved = attach_beneath(proc, root.as_fd(), c"proc");
+    done(Step::Moves, moved.and_then(|()| attach_beneath(dev, root.as_fd(), c"dev")))?;
+    // The host's tree goes, and the masks with it. That of a blank went when it was furnished: below its root there is
+    // nothing but the masks, and to go through every task of the host once more, as pivot_root does, would win nothing.
+    done(Step::Enter, if is_blank { mounts::enter(root.as_fd()) } else { mounts::pivot(root.as_fd()) })
 }
 
 fn result(done: i32) -> io::Result<()> {

@@ -5,7 +5,7 @@ use std::ffi::{CStr, CString};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 
-use sandbox_init::birth::{DEV, Mask, PROC, ROOT};
+use sandbox_init::birth::{DEV, Mask, PROC};
 
 use crate::host::mounts::{self, Context};
 use crate::host::open;
@@ -70,7 +70,7 @@ pub fn masks() -> io::Result<OwnedFd> {
     let tree = small_tmpfs()?;
     let flags = libc::O_CREAT | libc::O_EXCL | libc::O_WRONLY;
     open::beneath(tree.as_fd(), MASK_FILE, flags, 0o444, 0)?;
-    for dir in [MASK_DIR, PROC, DEV, ROOT] {
+    for dir in [MASK_DIR, PROC, DEV] {
         open::make_dir(tree.as_fd(), dir, 0o555)?;
     }
     mounts::set_attributes(tree.as_fd(), mounts::READ_ONLY | mounts::NO_DEV | mounts::NO_ATIME, None)?;

@@ -480,7 +480,8 @@ async fn a_blank_that_cannot_be_made_costs_nothing_but_time(lab: Lab) {
 async fn seen(data_dir: &Path, sandbox: &dyn executor::sandbox::Sandbox, id: &str) -> String {
     let text = said(
         sandbox,
-        "cat /proc/1/limits; cat /proc/1/cgroup /proc/self/cgroup; cut -d' ' -f4- /proc/self/mountinfo; hostname; \
+        "cat /proc/1/limits; cat /proc/1/cgroup /proc/self/cgroup; \
+         cut -d' ' -f4- /proc/self/mountinfo; hostname; \
          cat /proc/1/uid_map /proc/1/gid_map; grep -E '^(Cap|NoNewPrivs|Seccomp|Groups|Uid|Gid)' /proc/1/status; \
          readlink /proc/1/fd/*; ls /proc | grep -c '^[0-9]'; ls /dev /dev/pts /dev/shm; \
          echo > /proc/sys/kernel/hostname || echo read-only; \
@@ -531,7 +532,22 @@ fn init_from_outside(pid: &str) -> String {
         .collect();
     open.sort();
     assert_eq!(open, ["0 /dev/null", "1 /dev/null", "2 /dev/null", "3 socket", "4 anon_inode"]);
+    root_of_its_namespace(&own);
     fs::read_to_string(own.join("limits")).unwrap()
+}
+
+/// Whoever joins its mount namespace finds the root that init has, and nothing else of a root.
+fn root_of_its_namespace(own: &Path) {
+    let identity = |path: &Path| fs::metadata(path).map(|found| (found.dev(), found.ino())).unwrap();
+    let (namespace, root) = (fs::File::open(own.join("ns/mnt")).unwrap(), identity(&own.join("root/")));
+    let joined = std::thread::spawn(move || {
+        nix::sched::unshare(nix::sched::CloneFlags::CLONE_FS).unwrap();
+        nix::sched::setns(namespace, nix::sched::CloneFlags::CLONE_NEWNS).unwrap();
+        let up = fs::metadata("/../..").map(|found| (found.dev(), found.ino())).unwrap();
+        (identity(Path::new("/")), up, fs::metadata("/file").is_ok())
+    });
+    let (seen, up, is_masked) = joined.join().unwrap();
+    assert_eq!((seen, up, is_masked), (root, root, false));
 }
 
 async fn a_sandbox_out_of_a_blank_is_as_one_that_was_cloned_for_it(lab: Lab) {

@@ -161,13 +161,13 @@ pub fn pivot(root: BorrowedFd<'_>) -> io::Result<()> {
     Ok(())
 }
 
-/// Makes `root` (an attached mount) the root of this mount namespace, with the old one over its directory `place`.
-pub fn pivot_behind(root: BorrowedFd<'_>, place: &CStr) -> io::Result<()> {
+/// Makes `root` (a mount over the root of this mount namespace) the root of this process. To the kernel it is the root
+/// of the namespace from then on, for whoever joins that too: it looks for the topmost mount there.
+pub fn enter(root: BorrowedFd<'_>) -> io::Result<()> {
     // SAFETY: descriptors and C strings only.
     unsafe {
         checked(libc::fchdir(root.as_raw_fd()).into())?;
-        checked(libc::syscall(libc::SYS_pivot_root, c".".as_ptr(), place.as_ptr()))?;
-        checked(libc::chdir(c"/".as_ptr()).into())?;
+        checked(libc::chroot(c".".as_ptr()).into())?;
     }
     Ok(())
 }
