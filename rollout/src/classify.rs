@@ -318,7 +318,15 @@ fn with_limit(facts: &Facts<'_>, message: String) -> String {
 fn end_words(facts: &Facts<'_>) -> String {
     let run = facts.run;
     match &facts.end {
-        End::Exited(code) => format!("exited with code {code} after {run}"),
+        End::Exited(code) => {
+            // As shells and `env` say of what they were to run; it may be a code of the program's own all the same.
+            let reading = match code {
+                126 => " (in a shell: a program that cannot be run)",
+                127 => " (in a shell: a program that is not there)",
+                _ => "",
+            };
+            format!("exited with code {code} after {run}{reading}")
+        }
         End::Signalled(signal) => format!("was killed by signal {signal} after {run}"),
         End::Unknown => format!("ended after {run} with an unknown status"),
         End::NotRun { problem } | End::NotSpawned { problem } => shown(problem, SHOWN_CHARS_MAX),
@@ -577,6 +585,13 @@ mod tests {
     fn messages_quote_what_happened() {
         for (kind, end, timed_out, counters, words) in [
             (StepKind::Agent, End::Exited(3), false, NONE, "exited with code 3 after 1m1s250ms"),
+            (
+                StepKind::Agent,
+                End::Exited(127),
+                false,
+                NONE,
+                "exited with code 127 after 1m1s250ms (in a shell: a program that is not there)",
+            ),
             (StepKind::Agent, End::Signalled(9), true, NONE, "ran 1m1s250ms with a timeout of 1m"),
             (
                 StepKind::Agent,

@@ -16,8 +16,8 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use rollout::{NodeId, SandboxId};
-use rollout_wire::CODE_METADATA;
 use rollout_wire::v1::sandboxes_server;
+use rollout_wire::{CODE_METADATA, RUNG_METADATA, RUNG_PARKED};
 use scheduler_core::sessions::Whereabouts;
 use tokio::sync::Semaphore;
 use tokio::time::Instant;
@@ -45,6 +45,7 @@ const END_WAIT_MAX: Duration = Duration::from_secs(1);
 /// For calls that are nearly done, once the scheduler stops; the others are told then.
 const STOP_GRACE: Duration = Duration::from_millis(500);
 
+const PAUSE: &str = "Pause";
 /// The calls that nodes answer, and where the first message of each has the name.
 const CALLS: [(&str, Place); 15] = [
     ("Renew", Place::Message),
@@ -59,7 +60,7 @@ const CALLS: [(&str, Place); 15] = [
     ("MakeDir", Place::Message),
     ("RemoveFile", Place::Message),
     ("Forward", Place::Start),
-    ("Pause", Place::Message),
+    (PAUSE, Place::Message),
     ("Resume", Place::Message),
     ("TakeCheckpoint", Place::Message),
 ];
@@ -151,7 +152,7 @@ impl Forwards {
                 },
             };
             let request = Request::from_parts(head.clone(), Body::new(call.body()));
-            let answered = channel.oneshot(request).await;
+            let mut answered = channel.oneshot(request).await;
             let code = answered.as_ref().ok().and_then(|answer| answer.headers().get(CODE_METADATA));
             let code = code.and_then(|code| code.to_str().ok());
             let is_elsewhere = answered.is_err() || code.is_some_and(|code| NOT_HERE.contains(&code));
@@ -165,6 +166,11 @@ impl Forwards {
             }
             let is_over = code == Some(ENDED);
             call.settle();
+            // Between a node and its scheduler; whoever calls has it in the message.
+            let rung = answered.as_mut().ok().and_then(|answer| answer.headers_mut().remove(RUNG_METADATA));
+            if method == PAUSE && rung.is_some_and(|rung| rung == RUNG_PARKED) {
+                search.parked(&node).await;
+            }
             if is_over && let Some(error) = end_of(&self.service, &id).await {
                 return Err(refused(error));
             }

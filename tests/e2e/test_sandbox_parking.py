@@ -55,7 +55,13 @@ def test_an_idle_sandbox_is_parked_by_itself_if_that_is_asked_and_so_is_its_fork
     assert fork.read("f") == b"kept\n"
     with pytest.raises(ry.Error) as refused:
         client.sandbox(idle_mode="park")
-    assert "idle.mode" in str(refused.value), refused.value
+    assert "`idle_mode`" in str(refused.value), refused.value
+    for wrong, argument in (({"memory_limit": "1GB"}, "`memory_limit`"), ({"timeout": "8d"}, "`timeout`")):
+        with pytest.raises(ry.RequestError) as refused:
+            client.sandbox(**wrong)
+        assert f"field {argument}" in refused.value.message, refused.value
+    wrong = yard.call("sandbox", "create", "--memory", "4Gi", ok=False).stderr
+    assert "`--memory`" in wrong and "`--limit-memory` of at least the request" in wrong, wrong
 
 
 def test_a_parked_sandbox_ends_by_its_deadlines_and_by_a_kill(client):
@@ -64,6 +70,7 @@ def test_a_parked_sandbox_ends_by_its_deadlines_and_by_a_kill(client):
     killed = client.sandbox(labels={"of": "test"}, **lab.SMALL)
     for sandbox in (idle, short, killed):
         assert sandbox.pause(park=True).rung == "parked"
+        assert sandbox.info().state == "parked", "whoever is told so finds it so"
     assert killed.kill()
     for sandbox in (idle, short, killed):
         lab.wait_until(lambda: sandbox.info().state == "ended", "its end")

@@ -44,7 +44,7 @@ impl Rung {
             Self::Running => "running",
             Self::Frozen => "frozen",
             Self::Reclaimed => "reclaimed",
-            Self::Parked => "parked",
+            Self::Parked => rollout_wire::RUNG_PARKED,
         }
     }
 }

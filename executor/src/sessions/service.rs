@@ -8,12 +8,13 @@ use std::time::Duration;
 
 use rollout::outcome::Reward;
 use rollout::{JobId, RolloutId, SandboxId};
-use rollout_wire::to_wire;
 use rollout_wire::v1::sandboxes_server::{Sandboxes, SandboxesServer};
 use rollout_wire::v1::{self, exec_input, forward_input, write_file_chunk};
+use rollout_wire::{RUNG_METADATA, to_wire};
 use tokio::net::UnixListener;
 use tokio_stream::wrappers::{ReceiverStream, UnixListenerStream};
 use tokio_util::sync::CancellationToken;
+use tonic::metadata::{Ascii, MetadataValue};
 use tonic::{Request, Response, Status, Streaming};
 
 use super::actions;
@@ -404,7 +405,12 @@ impl Sandboxes for Service {
         } else {
             live.pause(request.version).await?
         };
-        Ok(Response::new(reply))
+        // The scheduler passes the message on unread.
+        let rung = reply.rung.parse::<MetadataValue<Ascii>>();
+        let rung = rung.map_err(|error| Status::internal(format!("rung `{}`: {error}", reply.rung)))?;
+        let mut response = Response::new(reply);
+        response.metadata_mut().insert(RUNG_METADATA, rung);
+        Ok(response)
     }
 
     async fn resume(&self, request: Request<v1::ResumeSandboxRequest>) -> Answer<v1::LifecycleReply> {

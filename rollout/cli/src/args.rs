@@ -22,7 +22,7 @@ code of the command, 128 and the signal if one killed it.";
 /// Schedules batches of RL rollouts: expands jobs into groups and steps, runs every step in a
 /// sandbox, hands back complete groups.
 #[derive(Debug, Parser)]
-#[command(name = "rollyard", version, after_help = AFTER_HELP, disable_help_subcommand = true)]
+#[command(name = "rollyard", version, after_help = AFTER_HELP)]
 pub struct Cli {
     #[command(flatten)]
     pub global: Global,
@@ -65,9 +65,21 @@ fn with_place(mut error: clap::Error) -> clap::Error {
     error
 }
 
-/// What `rollyard --help` begins with: the commands and the global options.
-pub fn help() -> String {
-    Cli::command().render_help().to_string()
+/// The help of the command that a line names as far as it goes: of `rollyard sandbox` that of `sandbox`.
+pub fn help(line: impl IntoIterator<Item = OsString>) -> String {
+    let mut whole = Cli::command();
+    whole.build();
+    let mut command = &whole;
+    let mut line = line.into_iter();
+    while let Some(word) = line.next() {
+        let long = word.to_str().and_then(|word| word.strip_prefix("--"));
+        let option = whole.get_arguments().find(|arg| long.is_some() && arg.get_long() == long);
+        if option.is_some_and(|option| option.get_action().takes_values()) {
+            line.next();
+        }
+        command = command.find_subcommand(word).unwrap_or(command);
+    }
+    command.clone().render_help().to_string()
 }
 
 #[derive(Debug, Args)]
@@ -749,5 +761,16 @@ mod tests {
         ] {
             assert!(Cli::try_parse_from(&line).is_err(), "{line:?}");
         }
+    }
+
+    #[test]
+    fn help_is_that_of_the_command_which_a_line_begins() {
+        let usage = |line: &str| {
+            let help = help(line.split_whitespace().map(OsString::from));
+            help.lines().find(|line| line.starts_with("Usage: ")).unwrap_or_default().to_owned()
+        };
+        assert_eq!(usage(""), "Usage: rollyard [OPTIONS] <COMMAND>");
+        assert_eq!(usage("sandbox --output json"), "Usage: rollyard sandbox [OPTIONS] <COMMAND>");
+        assert_eq!(usage("--data-dir ps"), "Usage: rollyard [OPTIONS] <COMMAND>");
     }
 }

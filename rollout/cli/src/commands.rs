@@ -96,7 +96,10 @@ impl Context {
         let client = Client::over(reader.channel(), self.url()?, false);
         let answer = question(&client).await;
         if self.format == OutputFormat::Table && answer.as_ref().is_ok_and(may_move) {
-            self.talk.say("no yard runs on this data directory: this is what it left, and nothing moves");
+            self.talk.say(
+                "no yard runs on this data directory: this is what it left, and nothing moves until the same \
+                 `rollyard run`, or `rollyard dev`, goes on with it",
+            );
         }
         drop(client);
         let closed = yard::closed(reader).await;

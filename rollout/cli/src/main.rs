@@ -46,7 +46,7 @@ fn main() -> ExitCode {
                 return error.exit().into();
             }
             None if usage::no_command(&error) => {
-                talk.say(args::help().trim_end());
+                talk.say(args::help(std::env::args_os().skip(1)).trim_end());
                 return ExitStatus::BadInput.into();
             }
             None => error.exit(),

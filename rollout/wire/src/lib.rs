@@ -20,3 +20,8 @@ pub const HELD_ATTEMPTS_MAX: usize = 65_536;
 /// Metadata keys of an error: the stable code, and what to do.
 pub const CODE_METADATA: &str = "rollyard-code";
 pub const HINT_METADATA: &str = "rollyard-hint";
+
+/// Metadata key of a node's answer to a pause: the rung it reached, as [`v1::LifecycleReply`] has it.
+pub const RUNG_METADATA: &str = "rollyard-rung";
+/// The rung of a session that is ended on its node until the next call.
+pub const RUNG_PARKED: &str = "parked";

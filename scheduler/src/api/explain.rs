@@ -22,7 +22,11 @@ pub(super) async fn explain(service: &JobsService, text: &str) -> Result<v1::Exp
         }
         None => {
             if service.read_only && !is_final(service, target).await? {
-                lines.push("No yard is running here, so nothing goes on; this is what is stored.".to_owned());
+                lines.push(
+                    "No yard is running here, so nothing goes on until the same `rollyard run`, or `rollyard dev`, \
+                     does; this is what is stored."
+                        .to_owned(),
+                );
             }
             let line = stored(service, target).await?;
             let fact = serde_json::json!({ "code": "final", "text": line });

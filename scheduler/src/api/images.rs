@@ -68,7 +68,7 @@ async fn pin_one(
     let unresolved = |problem: String| {
         let message = format!("image `{}`: {problem}", shown(&reference, 200));
         Err(ApiError::new(ApiCode::ImageUnresolved, message)
-            .hint("nothing was stored; correct the reference, or try again. An image of your machine is `oci-layout:PATH` or `oci-archive:PATH`; `rollyard image ls` has the words for its own"))
+            .hint("nothing was stored; correct the reference, or try again. `host` is the node's own /usr and `dir:/PATH` a tree there; an image of your machine is `oci-layout:PATH` or `oci-archive:PATH`; `rollyard image ls` has the words for its own"))
     };
     let pinned = match &image {
         ImageRef::Host | ImageRef::Directory(_) => return Ok(None),

@@ -18,6 +18,9 @@ use crate::store::AttemptRow;
 pub const THAW_TIMEOUT: Duration = Duration::from_secs(60);
 /// Answers of one node that it has it no more while by the books it runs there: it may have come back since.
 const GONE_TRIES_MAX: u32 = 1;
+/// For what is parked to be so in the books, before whoever parked it is told. One that was called and is back on its
+/// node between two looks makes its caller wait so long.
+const PARKED_SHOWN_MAX: Duration = Duration::from_secs(1);
 /// Between two looks, at first and at most.
 const LOOK_FIRST: Duration = Duration::from_millis(10);
 const LOOK_MAX: Duration = Duration::from_millis(200);
@@ -45,7 +48,7 @@ impl<'a> Search<'a> {
             service,
             moved,
             id,
-            pauses: method == "Pause",
+            pauses: method == super::PAUSE,
             until: Instant::now() + THAW_TIMEOUT,
             same_node: 0,
             by_the_books: BTreeSet::new(),
@@ -112,6 +115,24 @@ impl<'a> Search<'a> {
         }
         let attempts = self.service.jobs.reads.attempts(self.id.rollout).await?;
         Ok(goes_on_from(&tried(&attempts, self.id), named))
+    }
+
+    /// `node` parked it, and its caller was told nothing yet: waits a moment until the books have it so, from which
+    /// everybody is told how it is. Whatever comes of that, it is parked.
+    pub async fn parked(&self, node: &NodeId) {
+        let until = Instant::now() + PARKED_SHOWN_MAX;
+        let mut look = LOOK_FIRST;
+        while matches!(whereabouts(self.service, self.id).await, Ok(Whereabouts::Runs(at)) if at == *node) {
+            if Instant::now() >= until {
+                tracing::info!(sandbox = %self.id, %node, "parked, and its node has not reported it yet");
+                return;
+            }
+            tokio::select! {
+                () = self.service.jobs.stop.cancelled() => return,
+                () = tokio::time::sleep(look) => {}
+            }
+            look = (look * 2).min(LOOK_MAX);
+        }
     }
 
     /// Asks for it, and waits until it runs.

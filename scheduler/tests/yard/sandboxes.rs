@@ -334,7 +334,7 @@ async fn each_refusal_has_a_class_of_its_own() {
         ("too_big_for_yard", "asks memory", |r| {
             (r.request_memory, r.limit_memory) = ("1Ti".to_owned(), "1Ti".to_owned());
         }),
-        ("bad_request", "`timeout`", |r| r.timeout_ms = Some(0)),
+        ("bad_request", "`timeout_ms`", |r| r.timeout_ms = Some(0)),
         ("bad_request", "idempotency_key", |r| r.idempotency_key = "NO".to_owned()),
         ("not_found", "checkpoint", |r| r.checkpoint = "sha256:00".to_owned()),
         ("image_unsent", "lies on the client's machine", |r| r.image = "oci-layout:x".to_owned()),

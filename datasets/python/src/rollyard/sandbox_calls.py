@@ -153,9 +153,35 @@ def create_request(
     )
 
 
+ARGUMENTS = {
+    "request_cpu": "cpu",
+    "request_memory": "memory",
+    "limit_cpu": "cpu_limit",
+    "limit_memory": "memory_limit",
+    "limit_disk": "disk_limit",
+    "limit_pids": "pids_limit",
+    "idle_timeout_ms": "idle_timeout",
+    "timeout_ms": "timeout",
+    "start_timeout_ms": "start_timeout",
+    "park_after_ms": "park_after",
+    "idempotency_key": "key",
+}
+"""A field of `CreateSandboxRequest` that has another name here."""
+
+
+def in_arguments(text: str) -> str:
+    """What the yard says of fields, of the arguments they come from."""
+    return re.sub(r"`(\w+)`", lambda found: f"`{ARGUMENTS.get(found[1], found[1])}`", text)
+
+
 def create(request: wire.CreateSandboxRequest) -> Flow[SandboxInfo]:
     """Waits until it is ready."""
-    told = yield from resent(Call("Create", request, SERVICE))
+    try:
+        told = yield from resent(Call("Create", request, SERVICE))
+    except errors.Error as error:
+        error.args = (in_arguments(error.message), *error.args[1:])
+        error.hint = in_arguments(error.hint) if error.hint else error.hint
+        raise
     return SandboxInfo.of(told)
 
 

@@ -43,16 +43,16 @@ pub struct SandboxCreate {
     /// Memory to reserve [default: 512Mi]
     #[arg(long)]
     pub memory: Option<String>,
-    /// The most CPU
+    /// The most CPU [default: 2]
     #[arg(long, value_name = "CPU")]
     pub limit_cpu: Option<String>,
-    /// The most memory
+    /// The most memory [default: 2Gi]
     #[arg(long, value_name = "MEMORY")]
     pub limit_memory: Option<String>,
-    /// The most its writable layer may have
+    /// The most its writable layer may have [default: 256Mi]
     #[arg(long, value_name = "DISK")]
     pub limit_disk: Option<String>,
-    /// The most processes
+    /// The most processes [default: 1024]
     #[arg(long, value_name = "N")]
     pub limit_pids: Option<u32>,
     /// A label to find it by
@@ -86,6 +86,13 @@ pub struct SandboxCreate {
     /// The same key gives the same sandbox, however often it is sent [default: a fresh one]
     #[arg(long, value_name = "KEY")]
     pub idempotency_key: Option<String>,
+}
+
+/// The long options of `sandbox create`, without the dashes.
+#[cfg(test)]
+pub fn create_options() -> Vec<String> {
+    let command = SandboxCreate::augment_args(clap::Command::new("create"));
+    command.get_arguments().filter_map(|arg| arg.get_long().map(str::to_owned)).collect()
 }
 
 #[derive(Debug, Args)]
@@ -209,6 +216,9 @@ pub struct Resume {
 }
 
 #[derive(Debug, Args)]
+#[command(
+    override_usage = "rollyard kill [OPTIONS] SANDBOX...\n       rollyard kill [OPTIONS] -l KEY=VALUE,..."
+)]
 pub struct Kill {
     /// Sandboxes, as `rollyard sandbox ls` has them
     #[arg(required_unless_present = "selector", conflicts_with = "selector", value_name = "SANDBOX")]
@@ -271,5 +281,27 @@ mod tests {
         assert_eq!(pair("a=b=c"), Ok(Pair { key: "a".into(), value: "b=c".into() }));
         assert_eq!(pair("a="), Ok(Pair { key: "a".into(), value: String::new() }));
         assert!(pair("=b").is_err() && pair("ab").is_err());
+    }
+
+    #[test]
+    fn the_defaults_that_help_tells_are_those_of_steps() {
+        let command = SandboxCreate::augment_args(clap::Command::new("create"));
+        let told = |long: &str| {
+            let option = command.get_arguments().find(|arg| arg.get_long() == Some(long)).expect(long);
+            let help = option.get_help().expect("help").to_string();
+            let (_, default) = help.split_once("[default: ").expect("a default");
+            default.trim_end_matches(']').to_owned()
+        };
+        let steps = rollout::Resources::default();
+        for (long, default) in [
+            ("cpu", steps.request.cpu.to_string()),
+            ("memory", steps.request.memory.to_string()),
+            ("limit-cpu", steps.limit.cpu.to_string()),
+            ("limit-memory", steps.limit.memory.to_string()),
+            ("limit-disk", steps.limit.disk.to_string()),
+            ("limit-pids", steps.limit.pids.to_string()),
+        ] {
+            assert_eq!(told(long), default, "--{long}");
+        }
     }
 }

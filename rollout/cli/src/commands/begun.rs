@@ -36,6 +36,8 @@ pub struct Begun<'a> {
     pub context: &'a Context,
     pub client: &'a Client,
     pub keys: Vec<String>,
+    /// What the yard is at before there is anything to explain.
+    pub first: Option<String>,
     /// Nobody else knows the keys, so that all of it was begun here.
     pub is_own: bool,
 }
@@ -77,8 +79,10 @@ impl Begun<'_> {
 
     /// Why the first of them that is not ready is not.
     async fn why(&self) -> Vec<String> {
+        let mut is_stored = false;
         for key in &self.keys {
             let Some(job) = self.job_of(key).await else { continue };
+            is_stored = true;
             let sandbox = name(job);
             let Ok(told) = self.client.sandboxes().get(GetSandboxRequest { sandbox: sandbox.clone() }).await
             else {
@@ -95,7 +99,7 @@ impl Begun<'_> {
             lines.extend(reply.into_inner().lines.iter().map(shown));
             return lines;
         }
-        Vec::new()
+        self.first.iter().filter(|_| !is_stored).cloned().collect()
     }
 
     /// The job of a key, once it is stored: the yard names it when it refuses another request.

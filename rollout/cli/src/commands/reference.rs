@@ -42,7 +42,8 @@ pub fn markdown() -> String {
     );
     out.push_str("\n## Global options\n\n");
     options(&mut out, root.get_arguments().filter(|arg| arg.is_global_set()));
-    for command in root.get_subcommands().filter(|command| !command.is_hide_set()) {
+    let is_shown = |command: &&Command| !command.is_hide_set() && command.get_name() != "help";
+    for command in root.get_subcommands().filter(is_shown) {
         section(&mut out, "rollyard", command);
     }
     out

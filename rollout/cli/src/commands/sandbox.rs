@@ -72,12 +72,49 @@ async fn create(context: &Context, args: &SandboxCreate) -> Result<ExitStatus, E
         context,
         client: &client,
         keys: vec![request.idempotency_key.clone()],
+        first: asks_registry(&request.image).then(|| {
+            let image = rollout::text::shown(&request.image, 200);
+            format!("asking its registry for image `{image}` (`host` and `dir:/PATH` need none)")
+        }),
         is_own: args.idempotency_key.is_none(),
     };
     let call = async { client.done(client.sandboxes().create(request).await) };
-    let made = view::Sandbox::from(begun.wait(Box::pin(call)).await?);
-    Context::print(&context.output.made(&[made]))?;
+    let made = begun.wait(Box::pin(call)).await.map_err(in_options)?;
+    Context::print(&context.output.made(&[view::Sandbox::from(made)]))?;
     Ok(ExitStatus::Success)
+}
+
+fn asks_registry(image: &str) -> bool {
+    matches!(image.parse(), Ok(rollout::image::ImageRef::Registry(_)))
+}
+
+/// A field of the request that no value looks like, and its option.
+const OPTIONS: [(&str, &str); 12] = [
+    ("request_cpu", "cpu"),
+    ("request_memory", "memory"),
+    ("limit_cpu", "limit-cpu"),
+    ("limit_memory", "limit-memory"),
+    ("limit_disk", "limit-disk"),
+    ("limit_pids", "limit-pids"),
+    ("idle_timeout_ms", "idle-timeout"),
+    ("timeout_ms", "timeout"),
+    ("start_timeout_ms", "start-timeout"),
+    ("park_after_ms", "park-after"),
+    ("idle_mode", "idle-mode"),
+    ("idempotency_key", "idempotency-key"),
+];
+
+/// What the yard says of fields of the request, of the options they come from.
+fn in_options(error: Error) -> Error {
+    let Error::Refused { code, message, hint, exit } = error else { return error };
+    let shown = |mut words: String| {
+        for (field, option) in OPTIONS {
+            let (field, option) = (format!("`{field}`"), format!("`--{option}`"));
+            words = words.replace(&format!("field {field}"), &option).replace(&field, &option);
+        }
+        words
+    };
+    Error::Refused { code, message: shown(message), hint: hint.map(shown), exit }
 }
 
 async fn ls(context: &Context, args: &SandboxLs) -> Result<ExitStatus, Error> {
@@ -126,6 +163,7 @@ pub async fn fork(context: &Context, args: &Fork) -> Result<ExitStatus, Error> {
         context,
         client: &client,
         keys: (0..args.count).map(|index| format!("{}-{index}", request.idempotency_key)).collect(),
+        first: None,
         is_own: args.idempotency_key.is_none(),
     };
     let call = async { client.done(client.sandboxes().fork(request).await) };
@@ -204,4 +242,33 @@ pub async fn kill(context: &Context, args: &Kill) -> Result<ExitStatus, Error> {
     let job = of_job.and_then(|one| one.sandbox.parse::<rollout::SandboxId>().ok());
     let job = job.map(|id| id.rollout.group.job.to_string());
     Err(Error::KillFailed { failed: whole.failed.len(), first: first.sandbox.clone(), job })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::args;
+
+    #[test]
+    fn fields_of_a_request_are_the_options_they_come_from() {
+        for (told, expected) in [
+            ("field `limit_memory`: `1GB` is no size", "`--limit-memory`: `1GB` is no size"),
+            ("`limit_cpu` of at least the request", "`--limit-cpu` of at least the request"),
+            ("field `request_cpu`: 0", "`--cpu`: 0"),
+            ("field `idle_timeout_ms`: 1ms", "`--idle-timeout`: 1ms"),
+            ("`park_after_ms` of `timeout_ms`", "`--park-after` of `--timeout`"),
+            ("user `user` of image `memory`", "user `user` of image `memory`"),
+        ] {
+            let told = Error::Refused {
+                code: "bad_request".to_owned(),
+                message: told.to_owned(),
+                hint: Some(told.to_owned()),
+                exit: ExitStatus::BadInput,
+            };
+            let shown = in_options(told);
+            assert_eq!((shown.to_string().as_str(), shown.hint().as_deref()), (expected, Some(expected)));
+        }
+        let options = args::sandboxes::create_options();
+        assert!(OPTIONS.iter().all(|(_, option)| options.iter().any(|known| known == option)));
+    }
 }

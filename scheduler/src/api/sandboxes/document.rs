@@ -17,6 +17,35 @@ const IMAGE: &str = "host";
 /// Of the one step.
 const STEP: &str = "sandbox";
 
+/// A field of a spec, and that of `CreateSandboxRequest` it is written from.
+const FIELDS: [(&str, &str); 11] = [
+    ("resources.request.cpu", "request_cpu"),
+    ("resources.request.memory", "request_memory"),
+    ("resources.limit.cpu", "limit_cpu"),
+    ("resources.limit.memory", "limit_memory"),
+    ("resources.limit.disk", "limit_disk"),
+    ("resources.limit.pids", "limit_pids"),
+    ("session.idle_timeout", "idle_timeout_ms"),
+    ("start_timeout", "start_timeout_ms"),
+    ("timeout", "timeout_ms"),
+    ("idle.park_after", "park_after_ms"),
+    ("idle.mode", "idle_mode"),
+];
+
+/// The field of a request that a field of the spec is written from.
+fn of_path(path: &str) -> &str {
+    let field = path.strip_prefix("steps[0].").unwrap_or(path);
+    FIELDS.iter().find(|(of_spec, _)| *of_spec == field).map_or(field, |(_, of_request)| *of_request)
+}
+
+/// What a check says of a spec, for who wrote a request. Names of one word are left alone: they may be values.
+fn in_fields(words: &str) -> String {
+    let of_more_words = FIELDS.iter().filter(|(field, _)| field.contains('.'));
+    of_more_words.fold(words.replace("`steps[0].", "`"), |words, (field, of_request)| {
+        words.replace(&format!("`{field}`"), &format!("`{of_request}`"))
+    })
+}
+
 /// A spec, and what it means.
 pub(super) struct Written {
     pub document: String,
@@ -137,10 +166,9 @@ pub(super) fn written(
     }
     Err(match checked.errors().next() {
         Some(error) => {
-            let field = error.path.strip_prefix("steps[0].").unwrap_or(&error.path);
-            let refused = ApiError::bad_request(field, &error.message);
+            let refused = ApiError::bad_request(of_path(&error.path), in_fields(&error.message));
             match &error.expected {
-                Some(expected) => refused.hint(format!("expected {expected}")),
+                Some(expected) => refused.hint(in_fields(&format!("expected {expected}"))),
                 None => refused,
             }
         }
@@ -227,12 +255,13 @@ mod tests {
     #[test]
     fn what_a_spec_does_not_take_is_refused_by_its_field() {
         type Break = fn(&mut v1::CreateSandboxRequest);
-        let cases: [(&str, Break); 7] = [
-            ("`resources.limit.memory`", |r| r.limit_memory = "1GB".to_owned()),
-            ("`timeout`", |r| r.timeout_ms = Some(8 * 86_400_000)),
-            ("`session.idle_timeout`", |r| r.idle_timeout_ms = Some(1)),
-            ("`idle.park_after`", |r| r.park_after_ms = Some(1)),
-            ("`idle.mode`", |r| r.idle_mode = "park".to_owned()),
+        let cases: [(&str, Break); 8] = [
+            ("`limit_memory`", |r| r.limit_memory = "1GB".to_owned()),
+            ("`timeout_ms`", |r| r.timeout_ms = Some(8 * 86_400_000)),
+            ("`start_timeout_ms`", |r| r.start_timeout_ms = Some(8 * 86_400_000)),
+            ("`idle_timeout_ms`", |r| r.idle_timeout_ms = Some(1)),
+            ("`park_after_ms`", |r| r.park_after_ms = Some(1)),
+            ("`idle_mode`", |r| r.idle_mode = "park".to_owned()),
             ("`image`", |r| r.image = "${row.image}".to_owned()),
             ("`labels", |r| drop(r.labels.insert("a b".to_owned(), String::new()))),
         ];
@@ -242,6 +271,30 @@ mod tests {
             let refused = written(of_request(&bad, None), &bad.labels, "").err().unwrap();
             assert_eq!(refused.code, ApiCode::BadRequest);
             assert!(refused.message.contains(field), "{field}: {}", refused.message);
+        }
+    }
+
+    #[test]
+    fn fields_are_named_as_a_request_has_them() {
+        for (path, expected) in [
+            ("steps[0].resources.limit.memory", "limit_memory"),
+            ("steps[0].timeout", "timeout_ms"),
+            ("steps[0].image", "image"),
+            ("labels", "labels"),
+        ] {
+            assert_eq!(of_path(path), expected);
+        }
+        for (words, expected) in [
+            ("`resources.limit.cpu` of at least the request", "`limit_cpu` of at least the request"),
+            ("`steps[0].session.idle_timeout` is 1ms", "`idle_timeout_ms` is 1ms"),
+            ("user `timeout` of resources.limit.cpu", "user `timeout` of resources.limit.cpu"),
+        ] {
+            assert_eq!(in_fields(words), expected);
+        }
+        let fields = v1::CreateSandboxRequest::default();
+        let debug = format!("{fields:?}");
+        for (_, field) in FIELDS {
+            assert!(debug.contains(&format!("{field}:")), "{field}");
         }
     }
 }

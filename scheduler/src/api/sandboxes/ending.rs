@@ -18,7 +18,10 @@ pub(crate) fn of_row(row: &SandboxRow) -> Option<v1::SandboxEnd> {
         return None;
     }
     let (cause, message, hint) = match &row.failure {
-        Some(failure) => of_failure(failure),
+        Some(failure) => {
+            let (cause, message, hint) = of_failure(failure);
+            (cause, without_advice(&message).to_owned(), hint)
+        }
         None if row.timed_out => (
             "timeout",
             format!("its timeout of {} was over", row.timeout),
@@ -26,7 +29,7 @@ pub(crate) fn of_row(row: &SandboxRow) -> Option<v1::SandboxEnd> {
         ),
         None if row.silent => {
             let time = row.idle_timeout.map_or_else(String::new, |time| format!(" of {time}"));
-            let hint = "create another with a longer idle_timeout, or call it more often";
+            let hint = "create another with a longer idle timeout, or call it more often";
             ("idle_timeout", format!("no call came for its idle timeout{time}"), hint)
         }
         None if row.state == JobState::Cancelled => {
@@ -35,6 +38,11 @@ pub(crate) fn of_row(row: &SandboxRow) -> Option<v1::SandboxEnd> {
         None => ("finished", "a call finished it".to_owned(), ""),
     };
     Some(end(cause, message, hint, row.finished_at))
+}
+
+/// Without what it says of fields of a spec, which nobody wrote of the sandbox of a client: the hint has it.
+pub(super) fn without_advice(message: &str) -> &str {
+    message.split_once("; raise resources.").map_or(message, |(words, _)| words)
 }
 
 /// How the session of a step ended.
@@ -62,7 +70,7 @@ fn of_failure(failure: &Failure) -> (&'static str, String, &'static str) {
             "create another; `rollyard checkpoint ls` has what was saved of it"
         }
         Code::StartTimeout | Code::QueueDeadline => {
-            "ask for less, end other sandboxes, or allow more time with start_timeout"
+            "ask for less, end other sandboxes, or allow a longer start timeout"
         }
         Code::DriverLost => "raise `session.idle_timeout` if its driver is slow",
         _ => "",
@@ -121,13 +129,13 @@ mod tests {
                 row(|row| row.silent = true),
                 "idle_timeout",
                 "no call came for its idle timeout of 30s",
-                "a longer idle_timeout",
+                "a longer idle timeout",
             ),
             (
                 row(|row| (row.silent, row.idle_timeout) = (true, None)),
                 "idle_timeout",
                 "no call came for its idle timeout",
-                "idle_timeout",
+                "a longer idle timeout",
             ),
             (failed(Code::Cancelled, "not needed; it had run 2s"), "killed", "not needed; it had run 2s", ""),
             (
