@@ -1,5 +1,5 @@
 //! What a process writes, taken by the executor through a pipe: the first bytes are kept in a
-//! file, the rest is counted and dropped. The pipe is read until its last writer is gone, so a
+//! file, which is made when the first of them comes, the rest is counted and dropped. The pipe is read until its last writer is gone, so a
 //! process never gets SIGPIPE and never blocks on a full pipe for long.
 //!
 //! The kernel moves the bytes from the pipe to the file in one call, which a kill does not tear: what has
@@ -10,13 +10,14 @@
 
 use std::fs::File;
 use std::io;
-use std::os::fd::{AsRawFd as _, OwnedFd};
+use std::os::fd::{AsFd as _, AsRawFd as _, OwnedFd};
 use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
 use nix::fcntl::OFlag;
+use nix::poll::{PollFd, PollFlags, PollTimeout};
 use rollout::Bytes;
 use rollout::outcome::Captured;
 use tokio::io::unix::AsyncFd;
@@ -73,12 +74,12 @@ impl Capture {
     ) -> io::Result<(OwnedFd, OwnedFd, Self)> {
         let (read, write) = nix::unistd::pipe2(OFlag::O_CLOEXEC)?;
         let copy = read.try_clone()?;
-        let file = tokio::task::spawn_blocking({
+        // What an earlier capture left there, which is the rule for nobody: one look in a directory just made.
+        if std::fs::metadata(&path).is_ok_and(|file| file.len() > 0) {
             let path = path.clone();
-            move || empty(&path)
-        });
-        let file = file.await.map_err(io::Error::other)??;
-        let sink = Sink { stored: 0, past: 0, ..Sink::new(file, &path, bytes_max.0) };
+            tokio::task::spawn_blocking(move || empty(&path)).await.map_err(io::Error::other)??;
+        }
+        let sink = Sink::new(&path, bytes_max.0);
         Ok((write, copy, Self::over(path, read, sink, held)?))
     }
 
@@ -89,9 +90,16 @@ impl Capture {
         read: OwnedFd,
         held: Arc<descriptors::Held>,
     ) -> io::Result<Self> {
-        let file = File::options().write(true).open(&path)?;
-        let stored = file.metadata()?.len();
-        let mut sink = Sink { stored, ..Sink::new(file, &path, bytes_max.0) };
+        let mut sink = Sink::new(&path, bytes_max.0);
+        match File::options().write(true).open(&path) {
+            Ok(file) => {
+                sink.stored = file.metadata()?.len();
+                sink.file = Some(file);
+            }
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            Err(error) => return Err(error),
+        }
+        let stored = sink.stored;
         let mut count = [0; 9];
         match File::open(&sink.past_file).and_then(|file| file.read_exact_at(&mut count, 0)) {
             Ok(()) => {
@@ -105,7 +113,7 @@ impl Capture {
                     }
                 } else {
                     sink.stored = stored.min(bytes_max.0);
-                    sink.file.set_len(sink.stored)?;
+                    sink.cut(sink.stored)?;
                 }
             }
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
@@ -158,6 +166,16 @@ pub(crate) struct Recorded {
 }
 
 impl Recorded {
+    /// Its file, which is made if no byte came.
+    pub(crate) fn open(&self) -> io::Result<File> {
+        match File::open(&self.path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound && self.stored.0 == 0 => {
+                File::options().create(true).truncate(false).read(true).write(true).open(&self.path)
+            }
+            opened => opened,
+        }
+    }
+
     pub(crate) async fn store(&self, storage: &Storage) -> Result<Captured, StorageError> {
         let sha256 = match self.stored.0 {
             0 => None,
@@ -171,7 +189,9 @@ impl Recorded {
 /// Where the bytes go.
 #[derive(Debug)]
 struct Sink {
-    file: File,
+    path: PathBuf,
+    /// None before the first byte.
+    file: Option<File>,
     /// Has the count of what was dropped, once something was.
     past_file: PathBuf,
     max: u64,
@@ -242,9 +262,22 @@ fn is_empty(pipe: &OwnedFd) -> bool {
     told == 0 && held == 0
 }
 
+/// Whether bytes can be taken from the pipe. False: they never will, the last writer is gone.
+fn holds_bytes(pipe: &OwnedFd) -> io::Result<bool> {
+    let mut polled = [PollFd::new(pipe.as_fd(), PollFlags::POLLIN)];
+    nix::poll::poll(&mut polled, PollTimeout::ZERO)?;
+    let [polled] = polled;
+    match polled.revents() {
+        Some(events) if events.contains(PollFlags::POLLIN) => Ok(true),
+        Some(events) if events.contains(PollFlags::POLLHUP) => Ok(false),
+        _ => Err(io::ErrorKind::WouldBlock.into()),
+    }
+}
+
 impl Sink {
-    fn new(file: File, path: &Path, max: u64) -> Self {
-        Self { file, past_file: past_path(path), max, stored: 0, past: 0, failure: None }
+    fn new(path: &Path, max: u64) -> Self {
+        let path = path.to_owned();
+        Self { past_file: past_path(&path), path, file: None, max, stored: 0, past: 0, failure: None }
     }
 
     /// Takes what is there, in so many moves. Blocks on the disk.
@@ -274,6 +307,11 @@ impl Sink {
     }
 
     fn keep(&mut self, pipe: &OwnedFd, room: u64) -> io::Result<u64> {
+        let file = match &self.file {
+            Some(file) => file,
+            None if holds_bytes(pipe)? => self.file.insert(empty(&self.path)?),
+            None => return Ok(0),
+        };
         let len = usize::try_from(room).unwrap_or(usize::MAX).min(READ_BYTES);
         let mut offset = i64::try_from(self.stored).unwrap_or(i64::MAX);
         // SAFETY: both descriptors are open; the offset is a local that outlives the call.
@@ -281,7 +319,7 @@ impl Sink {
             libc::splice(
                 pipe.as_raw_fd(),
                 std::ptr::null_mut(),
-                self.file.as_raw_fd(),
+                file.as_raw_fd(),
                 &raw mut offset,
                 len,
                 libc::SPLICE_F_NONBLOCK | libc::SPLICE_F_MOVE,
@@ -314,12 +352,16 @@ impl Sink {
         file.write_all_at(&count, 0)
     }
 
+    fn cut(&self, len: u64) -> io::Result<()> {
+        self.file.as_ref().map_or(Ok(()), |file| file.set_len(len))
+    }
+
     fn tally(mut self) -> Tally {
         if self.stored > self.max {
             self.past += self.stored - self.max;
             self.stored = self.max;
             // In this order, should this executor be killed here.
-            let cut = self.count(true).and_then(|()| self.file.set_len(self.max));
+            let cut = self.count(true).and_then(|()| self.cut(self.max));
             if let Err(error) = cut {
                 self.failure.get_or_insert(error);
             }
@@ -358,7 +400,7 @@ impl Stream {
 
 #[cfg(test)]
 mod tests {
-    use std::io::Write as _;
+    use std::io::{Read as _, Write as _};
 
     use super::*;
 
@@ -369,7 +411,9 @@ mod tests {
         let writer = std::thread::spawn(move || write(fd.into()));
         let recorded = capture.finish().await.unwrap();
         writer.join().unwrap();
-        let bytes = std::fs::read(&recorded.path).unwrap();
+        assert_eq!(recorded.path.exists(), recorded.stored.0 > 0, "a file is made for bytes alone");
+        let mut bytes = Vec::new();
+        recorded.open().unwrap().read_to_end(&mut bytes).unwrap();
         (recorded, bytes)
     }
 
@@ -397,6 +441,30 @@ mod tests {
     async fn a_stream_closed_at_once_is_empty() {
         let (recorded, bytes) = captured(1000, drop).await;
         assert_eq!((recorded.written, bytes.len()), (Bytes(0), 0));
+    }
+
+    #[tokio::test]
+    async fn nothing_of_an_earlier_capture_is_left() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("health");
+        std::fs::write(&path, "earlier").unwrap();
+        let (fd, capture) = Capture::start(path.clone(), Bytes(10)).await.unwrap();
+        drop(fd);
+        assert_eq!(capture.finish().await.unwrap().stored, Bytes(0));
+        assert_eq!(std::fs::read(path).unwrap(), b"");
+    }
+
+    /// The executor was killed before the first byte came.
+    #[tokio::test]
+    async fn a_stream_without_a_file_is_gone_on_with() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("stdout");
+        let (read, write) = nix::unistd::pipe2(OFlag::O_CLOEXEC).unwrap();
+        let held = Arc::new(descriptors::wait_for(FILES_PER_CAPTURE).await.unwrap());
+        let capture = Capture::resume(path.clone(), Bytes(4), read, held).unwrap();
+        File::from(write).write_all(b"late").unwrap();
+        assert_eq!(capture.finish().await.unwrap().stored, Bytes(4));
+        assert_eq!(std::fs::read(path).unwrap(), b"late");
     }
 
     /// What the next executor makes of a file and a count that one which was killed left.

@@ -190,7 +190,7 @@ impl Command<'_> {
             Err(error) => return missing(format!("its command did not run: {error}")),
         }
         let what = path.display().to_string();
-        let file = std::fs::File::open(path).map_err(|source| StorageError::File {
+        let file = recorded.open().map_err(|source| StorageError::File {
             action: "open",
             what: what.clone(),
             source,

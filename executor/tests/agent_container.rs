@@ -206,7 +206,7 @@ async fn in_place(yard: &mut HostYard) {
         if plant.contains("full") {
             assert_eq!(code(&outcome), "not_found");
             let message = outcome.failure.unwrap().message;
-            assert!(message.contains("raise resources.limit.disk"), "{message}");
+            assert!(message.contains("a larger disk limit is needed"), "{message}");
             continue;
         }
         let said = yard.blob(outcome.stdout.as_ref().unwrap()).await;

@@ -348,33 +348,21 @@ fn oom_words(facts: &Facts<'_>) -> String {
     } else {
         String::new()
     };
-    format!(
-        "the kernel killed {kills} of its processes at the memory limit {limit}{disk}{peak}; raise resources.limit.memory"
-    )
+    format!("the kernel killed {kills} of its processes at the memory limit {limit}{disk}{peak}")
 }
 
 fn disk_words(facts: &Facts<'_>) -> String {
     let counters = &facts.counters;
     if counters.inodes_free == Some(0) {
-        return format!(
-            "the workspace had no inode left (disk limit {}); raise resources.limit.disk",
-            facts.limit.disk
-        );
+        return format!("the workspace had no inode left (disk limit {})", facts.limit.disk);
     }
     let used = counters.disk_used.unwrap_or_default();
-    format!(
-        "the workspace was full: {} used of the disk limit {}; raise resources.limit.disk",
-        used.about(),
-        facts.limit.disk
-    )
+    format!("the workspace was full: {} used of the disk limit {}", used.about(), facts.limit.disk)
 }
 
 fn pids_words(facts: &Facts<'_>) -> String {
     let denied = facts.counters.pids_denied.unwrap_or_default();
-    format!(
-        "{denied} forks were refused at the limit of {} tasks; raise resources.limit.pids",
-        facts.limit.pids
-    )
+    format!("{denied} forks were refused at the limit of {} tasks", facts.limit.pids)
 }
 
 /// The code of the first problem, the words of all.
@@ -598,7 +586,7 @@ mod tests {
                 End::Signalled(9),
                 false,
                 OOM,
-                "at the memory limit 2Gi and the 256Mi of disk kept in memory (peak 1000); raise",
+                "at the memory limit 2Gi and the 256Mi of disk kept in memory (peak 1000)",
             ),
             (StepKind::Agent, End::Exited(1), false, FULL, "1Mi used of the disk limit 256Mi"),
             (StepKind::Agent, End::Exited(1), false, NO_INODES, "no inode left"),

@@ -179,6 +179,17 @@ impl FailureCode {
     pub const fn domain(self) -> Domain {
         self.consequence().domain
     }
+
+    /// What whoever wrote the spec can do about it, where the code alone says so. It is no part of the message:
+    /// a sandbox of a client has no spec.
+    pub const fn advice(self) -> Option<&'static str> {
+        match self {
+            Self::OomGuest => Some("raise resources.limit.memory"),
+            Self::DiskQuota => Some("raise resources.limit.disk"),
+            Self::PidsLimit => Some("raise resources.limit.pids"),
+            _ => None,
+        }
+    }
 }
 
 impl fmt::Display for FailureCode {

@@ -1,17 +1,36 @@
-//! Wakes calls that wait for something of a job: that a sandbox of it is ready, or that it ends.
+//! Wakes calls that wait for something of a job: that a sandbox of it is ready, or that it ends; or for something of
+//! one rollout: that an attempt of it is ready, or ends.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use rollout::JobId;
+use rollout::{JobId, RolloutId};
 use scheduler_core::Record;
 use tokio::sync::Notify;
 use tokio::sync::futures::Notified;
 
-/// Cheap to clone. Holds an entry for every job that somebody listens to.
+/// Cheap to clone. Holds an entry for everything that somebody listens to.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct News(Arc<Mutex<BTreeMap<JobId, Entry>>>);
+pub(crate) struct News(Arc<Mutex<BTreeMap<Subject, Entry>>>);
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Subject {
+    Job(JobId),
+    Rollout(RolloutId),
+}
+
+impl From<JobId> for Subject {
+    fn from(job: JobId) -> Self {
+        Self::Job(job)
+    }
+}
+
+impl From<RolloutId> for Subject {
+    fn from(rollout: RolloutId) -> Self {
+        Self::Rollout(rollout)
+    }
+}
 
 #[derive(Debug, Default)]
 struct Entry {
@@ -30,43 +49,44 @@ struct Heard {
 #[derive(Debug)]
 pub(crate) struct Listening {
     news: News,
-    job: JobId,
+    subject: Subject,
     heard: Arc<Heard>,
 }
 
 impl News {
-    fn lock(&self) -> MutexGuard<'_, BTreeMap<JobId, Entry>> {
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<Subject, Entry>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(crate) fn of(&self, job: JobId) -> Listening {
+    pub(crate) fn of(&self, subject: impl Into<Subject>) -> Listening {
+        let subject = subject.into();
         let mut listened = self.lock();
-        let entry = listened.entry(job).or_default();
+        let entry = listened.entry(subject).or_default();
         entry.listeners += 1;
-        Listening { news: self.clone(), job, heard: entry.heard.clone() }
+        Listening { news: self.clone(), subject, heard: entry.heard.clone() }
     }
 
-    /// Of a batch that is stored: one listener for each sandbox that is ready, all for a change of the
-    /// job.
+    /// Of a batch that is stored: one listener of a job for each sandbox that is ready, all for a change of the
+    /// job; all listeners of a rollout.
     pub(crate) fn tell(&self, records: &[Record]) {
         let listened = self.lock();
         if listened.is_empty() {
             return;
         }
+        let tell = |subject: Subject, notify: fn(&Notify)| {
+            if let Some(Entry { heard, .. }) = listened.get(&subject) {
+                heard.told.fetch_add(1, Ordering::Relaxed);
+                notify(&heard.notify);
+            }
+        };
         for record in records {
             match record {
                 Record::AttemptStarted { attempt, .. } => {
-                    if let Some(Entry { heard, .. }) = listened.get(&attempt.rollout.group.job) {
-                        heard.told.fetch_add(1, Ordering::Relaxed);
-                        heard.notify.notify_one();
-                    }
+                    tell(attempt.rollout.group.job.into(), Notify::notify_one);
+                    tell(attempt.rollout.into(), Notify::notify_waiters);
                 }
-                Record::JobState { job, .. } => {
-                    if let Some(Entry { heard, .. }) = listened.get(job) {
-                        heard.told.fetch_add(1, Ordering::Relaxed);
-                        heard.notify.notify_waiters();
-                    }
-                }
+                Record::AttemptEnded { attempt, .. } => tell(attempt.rollout.into(), Notify::notify_waiters),
+                Record::JobState { job, .. } => tell((*job).into(), Notify::notify_waiters),
                 _ => {}
             }
         }
@@ -79,7 +99,7 @@ impl Listening {
         self.heard.notify.notified()
     }
 
-    /// How often something was told of the job while somebody listened.
+    /// How often something was told of it while somebody listened.
     pub(crate) fn told(&self) -> u64 {
         self.heard.told.load(Ordering::Relaxed)
     }
@@ -93,10 +113,10 @@ impl Listening {
 impl Drop for Listening {
     fn drop(&mut self) {
         let mut listened = self.news.lock();
-        let Some(entry) = listened.get_mut(&self.job) else { return };
+        let Some(entry) = listened.get_mut(&self.subject) else { return };
         entry.listeners -= 1;
         if entry.listeners == 0 {
-            listened.remove(&self.job);
+            listened.remove(&self.subject);
         }
     }
 }
@@ -139,6 +159,20 @@ mod tests {
         news.tell(&[started()]);
         assert_eq!(waiting.each_mut().map(|waits| waits.as_mut().enable()), [true, false, false]);
         news.tell(&[held()]);
+        assert_eq!(waiting.each_mut().map(|waits| waits.as_mut().enable()), [true, true, false]);
+    }
+
+    #[tokio::test]
+    async fn all_listeners_of_a_rollout_hear_of_its_attempts() {
+        let news = News::default();
+        let rollout = only_rollout(JOB);
+        let another = RolloutId { sample: rollout.sample + 1, ..rollout };
+        let listeners = [rollout, rollout, another].map(|rollout| news.of(rollout));
+        let mut waiting = listeners.each_ref().map(|listener| Box::pin(listener.next()));
+        for waits in &mut waiting {
+            assert!(!waits.as_mut().enable());
+        }
+        news.tell(&[held(), started()]);
         assert_eq!(waiting.each_mut().map(|waits| waits.as_mut().enable()), [true, true, false]);
     }
 

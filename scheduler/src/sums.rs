@@ -3,6 +3,7 @@
 //!
 //! All give a [`v1::Job`] that says nothing else of the job.
 
+use rollout::FailureCode;
 use rollout_wire::v1;
 use scheduler_core::counts::Counts;
 use scheduler_core::totals::Totals;
@@ -17,6 +18,7 @@ pub(crate) fn of_core(counts: Counts) -> v1::Job {
         rollouts: failure.rollouts,
         example: failure.example,
         example_rollout: failure.example_rollout.to_string(),
+        hint: code.advice().unwrap_or_default().to_owned(),
     });
     let mut failures: Vec<_> = failures.collect();
     failures.sort_by_key(|failure| std::cmp::Reverse(failure.rollouts));
@@ -53,6 +55,7 @@ pub(crate) fn of_store(row: &JobRow, sums: &JobCounts) -> v1::Job {
         rollouts: failure.rollouts,
         example: failure.example.clone(),
         example_rollout: failure.example_rollout.to_string(),
+        hint: failure.code.parse().ok().and_then(FailureCode::advice).unwrap_or_default().to_owned(),
     });
     v1::Job {
         counts: Some(v1::Counts {

@@ -101,7 +101,12 @@ async fn attempt(
 }
 
 fn last_words(path: &Path) -> std::io::Result<String> {
-    let mut file = std::fs::File::open(path)?;
+    let mut file = match std::fs::File::open(path) {
+        Ok(file) => file,
+        // It said nothing.
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(String::new()),
+        Err(error) => return Err(error),
+    };
     let start = file.metadata()?.len().saturating_sub(SHOWN_BYTES);
     file.seek(std::io::SeekFrom::Start(start))?;
     let mut bytes = Vec::new();

@@ -47,7 +47,7 @@ fn check_size(layer: &Layer, limit: Limit) -> Result<(), Unready> {
     }
     let message = format!(
         "layer {} is copied into the sandbox this step goes on in, and its {} are more than the whole \
-         disk of {}; raise resources.limit.disk",
+         disk of {}; a larger disk limit is needed",
         layer.id, layer.content, limit.disk
     );
     Err(failed(FailureCode::NotFound, message))
@@ -58,8 +58,8 @@ fn lay_failed(layer: &Mounted, error: &LayError) -> Unready {
     let message = format!("layer {}: {}", layer.layer.id, chain(error));
     match error {
         LayError::Tree(tree) if tree.is_full() => {
-            let hint = "raise resources.limit.disk";
-            failed(FailureCode::NotFound, format!("{message}, before the step began; {hint}"))
+            let why = "before the step began: a larger disk limit is needed";
+            failed(FailureCode::NotFound, format!("{message}, {why}"))
         }
         LayError::Tree(tree) if tree.of_the_packed() => failed(FailureCode::NotFound, message),
         // The same at every try.

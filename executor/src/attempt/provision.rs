@@ -238,8 +238,8 @@ fn storage_failed(error: &StorageError) -> Unready {
 fn file_failed(error: &FileError) -> Unready {
     match error {
         FileError::Full { .. } => {
-            let hint = "raise resources.limit.disk";
-            failed(FailureCode::NotFound, format!("{error}, before the step began; {hint}"))
+            let why = "before the step began: a larger disk limit is needed";
+            failed(FailureCode::NotFound, format!("{error}, {why}"))
         }
         FileError::NotAFile { .. }
         | FileError::NotADirectory { .. }

@@ -164,7 +164,7 @@ async fn layers_of_a_grader_are_copied_into_the_sandbox_it_goes_on_in() {
     let outcome = yard.run(going_on(grading(), 4, vec![text(&large)])).await;
     assert_eq!(code(&outcome), "not_found");
     let message = outcome.failure.unwrap().message;
-    assert!(message.contains("1Ti") && message.contains("raise resources.limit.disk"), "{message}");
+    assert!(message.contains("1Ti") && message.contains("a larger disk limit is needed"), "{message}");
 
     yard.run(first(5, Vec::new())).await;
     yard.backend.inject(Point::LayOver, Fault::Fail);

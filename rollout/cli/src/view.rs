@@ -110,6 +110,7 @@ pub struct FailureCount {
     pub rollouts: u64,
     pub example: String,
     pub example_rollout: String,
+    pub hint: Option<String>,
 }
 
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -161,6 +162,8 @@ pub struct Failure {
     pub code: String,
     pub domain: String,
     pub message: String,
+    /// What to do about it.
+    pub hint: Option<String>,
 }
 
 /// One attempt of a step, or a step that has none yet.
@@ -510,16 +513,38 @@ impl From<v1::Rewards> for Rewards {
 
 impl From<v1::FailureCount> for FailureCount {
     fn from(failure: v1::FailureCount) -> Self {
-        let v1::FailureCount { domain, code, rollouts, example, example_rollout } = failure;
-        Self { domain, code, rollouts, example, example_rollout }
+        let v1::FailureCount { domain, code, rollouts, example, example_rollout, hint } = failure;
+        Self { domain, code, rollouts, example, example_rollout, hint: told(hint) }
     }
+}
+
+impl Failure {
+    /// What happened, and what to do about it.
+    pub fn words(&self) -> String {
+        words(&self.message, self.hint.as_deref())
+    }
+}
+
+impl FailureCount {
+    /// Of one of them: the first line of what happened, and what to do about it.
+    pub fn words(&self) -> String {
+        words(self.example.lines().next().unwrap_or_default(), self.hint.as_deref())
+    }
+}
+
+fn words(message: &str, hint: Option<&str>) -> String {
+    hint.map_or_else(|| message.to_owned(), |hint| format!("{message}; {hint}"))
 }
 
 impl From<v1::Failure> for Failure {
     fn from(failure: v1::Failure) -> Self {
-        let v1::Failure { code, domain, message } = failure;
-        Self { code, domain, message }
+        let v1::Failure { code, domain, message, hint } = failure;
+        Self { code, domain, message, hint: told(hint) }
     }
+}
+
+fn told(hint: String) -> Option<String> {
+    Some(hint).filter(|hint| !hint.is_empty())
 }
 
 impl From<v1::Rollout> for Rollout {

@@ -20,6 +20,7 @@ pub fn failure(failure: &Failure) -> v1::Failure {
         code: failure.code.to_string(),
         domain: failure.domain.to_string(),
         message: failure.message.clone(),
+        hint: failure.code.advice().unwrap_or_default().to_owned(),
     }
 }
 

@@ -1,6 +1,6 @@
 //! `Explain`: why is it not running, from the code that decides.
 
-use rollout::failure::Status;
+use rollout::failure::{Failure, Status};
 use rollout::plan::Per;
 use rollout::state::JobState;
 use rollout::{JobId, RolloutId};
@@ -143,7 +143,7 @@ async fn stored(service: &JobsService, target: ExplainTarget) -> Result<String, 
     let name = |step| facts.plan.step(step).name.to_string();
     let why = attempts.iter().rev().find_map(|row| {
         let failure = row.outcome.as_ref()?.failure.as_ref()?;
-        Some((row.attempt.step, format!("{} ({})", failure.code, failure.message)))
+        Some((row.attempt.step, words(failure)))
     });
     let why = why.filter(|_| status != Status::Completed);
     let because = why.map_or(String::new(), |(step, words)| format!(": step `{}`: {words}", name(step)));
@@ -157,9 +157,14 @@ async fn stored(service: &JobsService, target: ExplainTarget) -> Result<String, 
         None => format!("Step `{step}` was never started: the {whole}."),
         Some(None) => format!("Step `{step}` ended well; the {whole}."),
         Some(Some(failure)) => {
-            format!("Step `{step}` failed: {} ({}); its rows are sealed.", failure.code, failure.message)
+            format!("Step `{step}` failed: {}; its rows are sealed.", words(failure))
         }
     })
+}
+
+fn words(failure: &Failure) -> String {
+    let advice = failure.code.advice().map_or(String::new(), |advice| format!("; {advice}"));
+    format!("{} ({}{advice})", failure.code, failure.message)
 }
 
 #[cfg(test)]

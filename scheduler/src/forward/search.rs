@@ -21,8 +21,7 @@ const GONE_TRIES_MAX: u32 = 1;
 /// For what is parked to be so in the books, before whoever parked it is told. One that was called and is back on its
 /// node between two looks makes its caller wait so long.
 const PARKED_SHOWN_MAX: Duration = Duration::from_secs(1);
-/// Between two looks, at first and at most.
-const LOOK_FIRST: Duration = Duration::from_millis(10);
+/// Between two looks where nothing is heard of it.
 const LOOK_MAX: Duration = Duration::from_millis(200);
 /// Codes of a node that has it no more, or has it parked.
 pub(super) const NOT_HERE: [&str; 3] = [PARKED, ENDED, NOT_FOUND];
@@ -77,6 +76,9 @@ impl<'a> Search<'a> {
     }
 
     async fn look(&mut self, node: &NodeId, code: Option<&str>) -> Result<Option<NodeId>, ApiError> {
+        let listening = self.service.news().of(self.id.rollout);
+        let mut heard = std::pin::pin!(listening.next());
+        heard.as_mut().enable();
         let found = whereabouts(self.service, self.id).await?;
         // The node of the name says so itself.
         let is_parked_here = code == Some(PARKED) && self.id.node.as_ref() == Some(node);
@@ -89,7 +91,7 @@ impl<'a> Search<'a> {
             Whereabouts::Runs(at) if at != *node => Ok(Some(at)),
             // Its sandbox is being destroyed, or the end of it is on its way here.
             Whereabouts::Runs(at) if code == Some(PARKED) && Instant::now() < self.until => {
-                tokio::time::sleep(LOOK_MAX).await;
+                _ = tokio::time::timeout(LOOK_MAX, heard).await;
                 Ok(Some(at))
             }
             Whereabouts::Runs(at) if code.is_some() && self.same_node < GONE_TRIES_MAX => {
@@ -121,24 +123,31 @@ impl<'a> Search<'a> {
     /// everybody is told how it is. Whatever comes of that, it is parked.
     pub async fn parked(&self, node: &NodeId) {
         let until = Instant::now() + PARKED_SHOWN_MAX;
-        let mut look = LOOK_FIRST;
-        while matches!(whereabouts(self.service, self.id).await, Ok(Whereabouts::Runs(at)) if at == *node) {
+        let listening = self.service.news().of(self.id.rollout);
+        loop {
+            let mut heard = std::pin::pin!(listening.next());
+            heard.as_mut().enable();
+            if !matches!(whereabouts(self.service, self.id).await, Ok(Whereabouts::Runs(at)) if at == *node) {
+                return;
+            }
             if Instant::now() >= until {
                 tracing::info!(sandbox = %self.id, %node, "parked, and its node has not reported it yet");
                 return;
             }
             tokio::select! {
                 () = self.service.jobs.stop.cancelled() => return,
-                () = tokio::time::sleep(look) => {}
+                () = heard => {}
+                () = tokio::time::sleep(LOOK_MAX) => {}
             }
-            look = (look * 2).min(LOOK_MAX);
         }
     }
 
     /// Asks for it, and waits until it runs.
     async fn back(&mut self) -> Result<NodeId, ApiError> {
-        let mut look = LOOK_FIRST;
+        let listening = self.service.news().of(self.id.rollout);
         loop {
+            let mut heard = std::pin::pin!(listening.next());
+            heard.as_mut().enable();
             match whereabouts(self.service, self.id).await? {
                 Whereabouts::Runs(node) => return Ok(node),
                 Whereabouts::Parked if self.pauses => {
@@ -158,9 +167,9 @@ impl<'a> Search<'a> {
             }
             tokio::select! {
                 () = self.service.jobs.stop.cancelled() => return Err(crate::inbox::Stopping.into()),
-                () = tokio::time::sleep(look) => {}
+                () = heard => {}
+                () = tokio::time::sleep(LOOK_MAX) => {}
             }
-            look = (look * 2).min(LOOK_MAX);
         }
     }
 

@@ -194,6 +194,7 @@ impl Life {
                                 code: kill.code,
                                 domain: "scheduler".to_owned(),
                                 message: kill.reason,
+                                hint: String::new(),
                             };
                             let ended = self.ended(attempt, kill.generation, Some(failure), None, Vec::new());
                             send(Report::Ended(ended))?;
@@ -329,6 +330,7 @@ impl Life {
                 code: "agent_exit".to_owned(),
                 domain: "agent".to_owned(),
                 message: "told again, and otherwise".to_owned(),
+                hint: String::new(),
             };
             ended.outcome.as_mut().expect("an outcome").failure = Some(failure);
             reports.push(Report::Ended(ended));

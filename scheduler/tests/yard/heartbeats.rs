@@ -74,8 +74,12 @@ async fn they_are_acknowledged_behind_forty_mebibytes_of_reports() {
     stick(&mut liar, &switch).await;
     let message = "x".repeat(1 << 20);
     for index in 0..40 {
-        let failure =
-            v1::Failure { code: "step_exit".into(), domain: "task".into(), message: message.clone() };
+        let failure = v1::Failure {
+            code: "step_exit".into(),
+            domain: "task".into(),
+            message: message.clone(),
+            hint: String::new(),
+        };
         liar.say(vec![of(index, |outcome| outcome.failure = Some(failure))]).await;
     }
     acknowledged(&mut liar, 2).await;

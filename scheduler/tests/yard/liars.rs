@@ -183,6 +183,7 @@ async fn a_sandbox_kept_after_a_failure_is_released_at_once() {
         domain: "agent".to_owned(),
         code: "agent_exit".to_owned(),
         message: "exited with code 3".to_owned(),
+        hint: String::new(),
     };
     end.outcome.as_mut().unwrap().failure = Some(failure);
     node.say(vec![Report::Ended(end)]).await;

@@ -31,7 +31,7 @@ async fn an_end_that_cannot_be_a_row_ends_the_attempt_as_unknown_and_the_group_a
         ("reward.value", |o| o.reward = Some(v1::Reward { value: f32::NAN, components: Vec::new() })),
         ("failure.code", |o| {
             let (code, message) = ("invented".to_owned(), "x".repeat(1 << 20));
-            o.failure = Some(v1::Failure { code, domain: "node".to_owned(), message });
+            o.failure = Some(v1::Failure { code, domain: "node".to_owned(), message, hint: String::new() });
         }),
     ];
     let dir = tempfile::tempdir().unwrap();

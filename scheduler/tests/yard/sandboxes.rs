@@ -161,12 +161,19 @@ type Told = (fn(&mut v1::Outcome), &'static str, &'static str);
 async fn what_ended_a_sandbox_is_told_wherever_it_is_shown() {
     let fails = |outcome: &mut v1::Outcome| {
         let (code, domain) = ("node_lost".to_owned(), "node".to_owned());
-        outcome.failure = Some(v1::Failure { code, domain, message: "its init\nis gone".to_owned() });
+        outcome.failure =
+            Some(v1::Failure { code, domain, message: "its init\nis gone".to_owned(), hint: String::new() });
     };
-    let ends: [Told; 3] = [
+    let runs_out = |outcome: &mut v1::Outcome| {
+        let (code, domain) = ("oom_guest".to_owned(), "agent".to_owned());
+        let message = "at the memory limit 1Gi".to_owned();
+        outcome.failure = Some(v1::Failure { code, domain, message, hint: String::new() });
+    };
+    let ends: [Told; 4] = [
         (|outcome| outcome.silent = true, "idle_timeout", "no call came for its idle timeout of 1m30s"),
         (|outcome| outcome.timed_out = true, "timeout", "its timeout of 2m was over"),
         (fails, "node_lost", "its init is gone"),
+        (runs_out, "oom_guest", "at the memory limit 1Gi"),
     ];
     for (lie, cause, message) in ends {
         let world = World::new(Behaviour { lie: Some(lie), ..Behaviour::default() }).await;
@@ -189,7 +196,8 @@ async fn what_ended_a_sandbox_is_told_wherever_it_is_shown() {
         let shown = shown.await.expect("it ends");
         let end = shown.end.clone().expect("how it ended");
         assert_eq!((end.cause.as_str(), end.message.as_str()), (cause, message));
-        assert!(!end.hint.is_empty(), "{end:?}");
+        assert!(!end.hint.is_empty() && !end.hint.contains("resources."), "{end:?}");
+        assert!(shown.failure.iter().all(|failure| failure.hint == end.hint), "{shown:?}");
         let list = v1::ListSandboxesRequest { ended_too: true, page_size: 9, ..Default::default() };
         let listed = world.client.clone().list(list).await.unwrap().into_inner();
         assert_eq!(listed.sandboxes, [v1::Sandbox { adopted: false, ..shown.clone() }]);

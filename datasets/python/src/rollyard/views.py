@@ -58,6 +58,8 @@ class Failure:
     code: str
     domain: str
     message: str
+    hint: str = ""
+    """What to do about it; may be empty."""
 
 
 @dataclass(frozen=True)
@@ -70,6 +72,8 @@ class FailureCount:
     example: str
     """The message of one of them."""
     example_rollout: str
+    hint: str = ""
+    """What to do about it; may be empty."""
 
 
 @dataclass(frozen=True)
@@ -191,7 +195,7 @@ class JobInfo:
                 pass_at_k={one.k: one.value for one in rewards.pass_at_k},
             ),
             failures=[
-                FailureCount(one.code, one.domain, one.rollouts, one.example, one.example_rollout)
+                FailureCount(one.code, one.domain, one.rollouts, one.example, one.example_rollout, one.hint)
                 for one in job.failures
             ],
             memory={one.step: StepMemory.of(one) for one in job.memory.steps} if job.HasField("memory") else None,
@@ -231,7 +235,7 @@ class RolloutInfo:
 
 
 def failure_of(failure: nodes_pb2.Failure) -> Failure:
-    return Failure(failure.code, failure.domain, failure.message)
+    return Failure(failure.code, failure.domain, failure.message, failure.hint)
 
 
 @dataclass(frozen=True)

@@ -28,6 +28,7 @@ fn failure_count(domain: &str, code: &str, rollouts: u64, example: &str, at: &st
         rollouts,
         example: example.into(),
         example_rollout: format!("{JOB}-{at}"),
+        hint: (code == "oom_guest").then(|| "raise resources.limit.memory".into()),
     }
 }
 
@@ -146,6 +147,7 @@ fn failure() -> Failure {
         code: "agent_timeout".into(),
         domain: "agent".into(),
         message: "ran 2.0 s of 2 s\nlast words: \u{1b}[31mred".into(),
+        hint: Some("raise its timeout".into()),
     }
 }
 

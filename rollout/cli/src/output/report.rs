@@ -50,7 +50,7 @@ pub fn failures(columns: usize, out: &mut String, failures: &[FailureCount], pro
     label(columns, out, "failures", &plural(failures.iter().map(|f| f.rollouts).sum(), "rollout"));
     let rows: Vec<_> = failures
         .iter()
-        .map(|f| vec![f.domain.clone(), f.code.clone(), count(f.rollouts), first_line(&f.example)])
+        .map(|f| vec![f.domain.clone(), f.code.clone(), count(f.rollouts), f.words()])
         .collect();
     out.push_str(&grid_in(columns, "  ", &["DOMAIN", "CODE", ">ROLLOUTS", "FOR EXAMPLE"], &rows));
     out.push_str("  look closer:\n");
@@ -69,10 +69,6 @@ pub fn memory(columns: usize, out: &mut String, steps: &[StepMemory]) {
     };
     let lines: Vec<String> = steps.iter().flat_map(tell).collect();
     label(columns, out, "memory", &lines.join("\n"));
-}
-
-fn first_line(text: &str) -> String {
-    text.lines().next().unwrap_or_default().to_owned()
 }
 
 pub fn clean(columns: usize, out: &mut String, detail: &Detail) {

@@ -18,7 +18,7 @@ use crate::spec::{DryRun, Finding};
 use crate::summary::{Summary, python};
 use crate::view::{
     Artifact, Checkpoint, CheckpointDetail, CheckpointDiff, Collected, Copied, Explanation, Exported,
-    FiredSchedule, ImageRow, ImageUsage, Job, Killed, Lifecycle, Node, Outcome, Retried, Rollout,
+    Failure, FiredSchedule, ImageRow, ImageUsage, Job, Killed, Lifecycle, Node, Outcome, Retried, Rollout,
     RolloutSteps, Sandbox, Schedule, Scheduled, Step, Submitted,
 };
 
@@ -186,7 +186,7 @@ impl Output for Table {
                 },
                 rollout.reward.map_or_else(|| "-".to_owned(), |reward| figure(reward.into())),
                 failure.map_or_else(|| "-".to_owned(), |failure| failure.code.clone()),
-                failure.map(|failure| failure.message.clone()).unwrap_or_default(),
+                failure.map(Failure::words).unwrap_or_default(),
             ]
         };
         let rows: Vec<_> = rollouts.iter().map(row).collect();
@@ -445,7 +445,7 @@ impl Table {
             _ = writeln!(out, "\n{}", wrapped(&text, self.columns.saturating_sub(2)).join("\n  "));
         };
         if let Some(failure) = &outcome.failure {
-            let message = lines(&failure.message).join("\n");
+            let message = lines(&failure.words()).join("\n");
             say(format!("{} ({}): {message}", shown(&failure.code, 64), shown(&failure.domain, 64)));
         }
         for (name, stream) in [("stdout", &outcome.stdout), ("stderr", &outcome.stderr)] {

@@ -16,7 +16,7 @@ use sha2::{Digest, Sha256};
 use tokio::sync::oneshot;
 
 use super::document::{self, START_TIMEOUT, TIMEOUT, Written};
-use super::ending::without_advice;
+use super::ending;
 use super::view::{message, name};
 use super::{Refused, SandboxesService, bounded};
 use crate::api::submit::{Asked, KEY_BYTES_MAX, check_key, key_in_use, new_job};
@@ -241,14 +241,18 @@ fn never_ready(row: &SandboxRow) -> ApiError {
             format!("sandbox {name} ended before it was ready"),
         );
     };
-    let words = rollout::text::shown(without_advice(&failure.message), 2_000);
-    if failure.code == FailureCode::QueueDeadline {
+    let words = rollout::text::shown(&failure.message, 2_000);
+    let refused = if failure.code == FailureCode::QueueDeadline {
         let message = format!("sandbox {name} was given up: {words}");
-        return ApiError::new(ApiCode::SandboxStartTimeout, message)
-            .hint("ask for less, end other sandboxes, or allow a longer start timeout");
+        ApiError::new(ApiCode::SandboxStartTimeout, message)
+    } else {
+        let message = format!("sandbox {name} ended before it was ready: {} ({words})", failure.code);
+        ApiError::new(ApiCode::SandboxNotStarted, message)
+    };
+    match ending::advice(failure.code) {
+        "" => refused,
+        advice => refused.hint(advice),
     }
-    let message = format!("sandbox {name} ended before it was ready: {} ({words})", failure.code);
-    ApiError::new(ApiCode::SandboxNotStarted, message)
 }
 
 /// No node may ever hold it: it does not wait for one.

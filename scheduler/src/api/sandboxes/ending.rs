@@ -4,7 +4,7 @@ use rollout::failure::Failure;
 use rollout::state::JobState;
 use rollout::text::shown_line;
 use rollout::{FailureCode, Timestamp};
-use rollout_wire::v1;
+use rollout_wire::{to_wire, v1};
 
 use crate::api::{ApiCode, ApiError};
 use crate::store::SandboxRow;
@@ -18,10 +18,7 @@ pub(crate) fn of_row(row: &SandboxRow) -> Option<v1::SandboxEnd> {
         return None;
     }
     let (cause, message, hint) = match &row.failure {
-        Some(failure) => {
-            let (cause, message, hint) = of_failure(failure);
-            (cause, without_advice(&message).to_owned(), hint)
-        }
+        Some(failure) => of_failure(failure),
         None if row.timed_out => (
             "timeout",
             format!("its timeout of {} was over", row.timeout),
@@ -40,15 +37,13 @@ pub(crate) fn of_row(row: &SandboxRow) -> Option<v1::SandboxEnd> {
     Some(end(cause, message, hint, row.finished_at))
 }
 
-/// Without what it says of fields of a spec, which nobody wrote of the sandbox of a client: the hint has it.
-pub(super) fn without_advice(message: &str) -> &str {
-    message.split_once("; raise resources.").map_or(message, |(words, _)| words)
-}
-
-/// How the session of a step ended.
+/// How the session of a step ended: its job has a spec.
 pub(super) fn of_session(failure: Option<&Failure>, ended_at: Option<Timestamp>) -> v1::SandboxEnd {
     let (cause, message, hint) = match failure {
-        Some(failure) => of_failure(failure),
+        Some(failure) => {
+            let (cause, message, hint) = of_failure(failure);
+            (cause, message, failure.code.advice().unwrap_or(hint))
+        }
         None => ("finished", "its driver finished it".to_owned(), ""),
     };
     end(cause, message, hint, ended_at)
@@ -60,9 +55,14 @@ fn end(cause: &str, message: String, hint: &str, ended_at: Option<Timestamp>) ->
 }
 
 fn of_failure(failure: &Failure) -> (&'static str, String, &'static str) {
+    let cause = if failure.code == FailureCode::Cancelled { "killed" } else { failure.code.as_str() };
+    (cause, shown_line(&failure.message, MESSAGE_CHARS_MAX), advice(failure.code))
+}
+
+/// What a client can do about it, who wrote no spec; may be empty.
+pub(super) const fn advice(code: FailureCode) -> &'static str {
     use FailureCode as Code;
-    let cause = if failure.code == Code::Cancelled { "killed" } else { failure.code.as_str() };
-    let hint = match failure.code {
+    match code {
         Code::OomGuest => "create another with a larger memory limit",
         Code::DiskQuota => "create another with a larger disk limit",
         Code::PidsLimit => "create another with a larger pids limit",
@@ -74,8 +74,12 @@ fn of_failure(failure: &Failure) -> (&'static str, String, &'static str) {
         }
         Code::DriverLost => "raise `session.idle_timeout` if its driver is slow",
         _ => "",
-    };
-    (cause, shown_line(&failure.message, MESSAGE_CHARS_MAX), hint)
+    }
+}
+
+/// Why a sandbox failed.
+pub(super) fn failure(failure: &Failure) -> v1::Failure {
+    v1::Failure { hint: advice(failure.code).to_owned(), ..to_wire::failure(failure) }
 }
 
 /// What a call into a sandbox that ended so is told, in place of the answer with this code.

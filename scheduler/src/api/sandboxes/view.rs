@@ -127,7 +127,7 @@ pub(super) fn message(row: &SandboxRow, adopted: bool) -> v1::Sandbox {
         created_at_us: row.created_at.0,
         started_at_us: row.started_at.map(|at| at.0),
         expires_at_us: row.started_at.map(|at| after(at, row.timeout)),
-        failure: failure.map(to_wire::failure),
+        failure: failure.map(ending::failure),
         adopted,
         job: row.job.to_string(),
         end: ending::of_row(row),

@@ -230,18 +230,20 @@ class PassAtK(_message.Message):
     def __init__(self, k: _Optional[int] = ..., value: _Optional[float] = ..., groups: _Optional[int] = ...) -> None: ...
 
 class FailureCount(_message.Message):
-    __slots__ = ("domain", "code", "rollouts", "example", "example_rollout")
+    __slots__ = ("domain", "code", "rollouts", "example", "example_rollout", "hint")
     DOMAIN_FIELD_NUMBER: _ClassVar[int]
     CODE_FIELD_NUMBER: _ClassVar[int]
     ROLLOUTS_FIELD_NUMBER: _ClassVar[int]
     EXAMPLE_FIELD_NUMBER: _ClassVar[int]
     EXAMPLE_ROLLOUT_FIELD_NUMBER: _ClassVar[int]
+    HINT_FIELD_NUMBER: _ClassVar[int]
     domain: str
     code: str
     rollouts: int
     example: str
     example_rollout: str
-    def __init__(self, domain: _Optional[str] = ..., code: _Optional[str] = ..., rollouts: _Optional[int] = ..., example: _Optional[str] = ..., example_rollout: _Optional[str] = ...) -> None: ...
+    hint: str
+    def __init__(self, domain: _Optional[str] = ..., code: _Optional[str] = ..., rollouts: _Optional[int] = ..., example: _Optional[str] = ..., example_rollout: _Optional[str] = ..., hint: _Optional[str] = ...) -> None: ...
 
 class ListRolloutsRequest(_message.Message):
     __slots__ = ("job", "page_size", "page_token")

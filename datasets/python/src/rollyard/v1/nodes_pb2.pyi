@@ -622,14 +622,16 @@ class Outcome(_message.Message):
     def __init__(self, failure: _Optional[_Union[Failure, _Mapping]] = ..., exit_code: _Optional[int] = ..., signal: _Optional[int] = ..., oom: bool = ..., timed_out: bool = ..., stdout: _Optional[_Union[Captured, _Mapping]] = ..., stderr: _Optional[_Union[Captured, _Mapping]] = ..., artifacts: _Optional[_Iterable[_Union[Artifact, _Mapping]]] = ..., reward: _Optional[_Union[Reward, _Mapping]] = ..., times: _Optional[_Union[Times, _Mapping]] = ..., usage: _Optional[_Union[Usage, _Mapping]] = ..., image_digest: _Optional[str] = ..., checkpoint: _Optional[_Union[Checkpoint, _Mapping]] = ..., actions: _Optional[int] = ..., parked: _Optional[_Union[Parked, _Mapping]] = ..., silent: bool = ...) -> None: ...
 
 class Failure(_message.Message):
-    __slots__ = ("code", "domain", "message")
+    __slots__ = ("code", "domain", "message", "hint")
     CODE_FIELD_NUMBER: _ClassVar[int]
     DOMAIN_FIELD_NUMBER: _ClassVar[int]
     MESSAGE_FIELD_NUMBER: _ClassVar[int]
+    HINT_FIELD_NUMBER: _ClassVar[int]
     code: str
     domain: str
     message: str
-    def __init__(self, code: _Optional[str] = ..., domain: _Optional[str] = ..., message: _Optional[str] = ...) -> None: ...
+    hint: str
+    def __init__(self, code: _Optional[str] = ..., domain: _Optional[str] = ..., message: _Optional[str] = ..., hint: _Optional[str] = ...) -> None: ...
 
 class Captured(_message.Message):
     __slots__ = ("sha256", "stored_bytes", "written_bytes", "truncated")
