@@ -13,7 +13,7 @@
 //! - `to_end_ratio`: of a third burst, whose step does nothing, from submit until the job has ended with its
 //!   tables, over the same time as `makespan_ratio`: what rollouts cost beyond sandboxes.
 //!
-//! A burst makes 4,000 files and directories. Where thousands were removed on the same file system in the minutes before,
+//! A burst of silent steps makes 2,000 files and directories. Where thousands were removed on the same file system in the minutes before,
 //! ext4 makes that several times as expensive (`recently_deleted` in the kernel's profile).
 //!
 //! `burst [--rounds N] [--ops N]`: rounds (default 3), rollouts in a burst (default 1,000).

@@ -142,7 +142,7 @@ impl Storage {
         }
     }
 
-    /// Copies a blob into a new file at `path`, opened at its start. `size`: refuse any other.
+    /// Copies a blob into a new file at `path`, opened at its start, checked by then. `size`: refuse any other.
     pub(crate) async fn fetch(
         &self,
         sha256: &str,
@@ -155,7 +155,7 @@ impl Storage {
             source: Box::new(source),
         };
         let wrote = |source| StorageError::File { action: "write", what: path.display().to_string(), source };
-        let mut reader = self.blobs.open_reader(sha256).await.map_err(failed)?;
+        let mut reader = self.blobs.open_to_end(sha256).await.map_err(failed)?;
         if let Some(expected) = size
             && reader.size() != expected.0
         {

@@ -13,17 +13,13 @@ use crate::{Digest, Error};
 pub struct BlobReader {
     digest: Digest,
     size: u64,
-    stream: BoxStream<'static, object_store::Result<Bytes>>,
+    pieces: BoxStream<'static, Result<Bytes, Error>>,
     hasher: Option<sha2::Sha256>,
 }
 
 impl BlobReader {
-    pub(crate) fn new(
-        digest: Digest,
-        size: u64,
-        stream: BoxStream<'static, object_store::Result<Bytes>>,
-    ) -> Self {
-        Self { digest, size, stream, hasher: Some(sha2::Sha256::new()) }
+    pub(crate) fn new(digest: Digest, size: u64, pieces: BoxStream<'static, Result<Bytes, Error>>) -> Self {
+        Self { digest, size, pieces, hasher: Some(sha2::Sha256::new()) }
     }
 
     /// Bytes of the blob.
@@ -33,8 +29,7 @@ impl BlobReader {
 
     /// The next piece; none at the end.
     pub async fn next(&mut self) -> Result<Option<Bytes>, Error> {
-        let read = |source| Error::Read { sha256: self.digest.to_string(), source };
-        let part = self.stream.try_next().await.map_err(read)?;
+        let part = self.pieces.try_next().await?;
         match (&part, &mut self.hasher) {
             (Some(part), Some(hasher)) => hasher.update(part),
             (None, hasher) => {

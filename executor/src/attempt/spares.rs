@@ -1,4 +1,4 @@
-//! What attempts leave on the disk, used again: to make and remove five files for each costs more than the
+//! What attempts leave on the disk, used again: to make and remove up to four files for each costs more than the
 //! rest of its bookkeeping, above all where a file system has no journal and hands out no inode that was
 //! given back just now.
 //!

@@ -35,7 +35,7 @@ impl Source for Stored {
     async fn layer(&self, layer: &ImageLayer, into: &Path) -> Result<(), Error> {
         let read = |error| failed(&layer.blob, error);
         let wrote = |source| Error::io("write", into)(source);
-        let mut reader = self.0.open_reader(&layer.blob.hex()).await.map_err(read)?;
+        let mut reader = self.0.open_to_end(&layer.blob.hex()).await.map_err(read)?;
         let mut file = tokio::fs::File::create(into).await.map_err(wrote)?;
         while let Some(part) = reader.next().await.map_err(read)? {
             file.write_all(&part).await.map_err(wrote)?;
