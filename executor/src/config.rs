@@ -44,6 +44,8 @@ pub struct Config {
     pub held_every: Duration,
     /// When idle sandboxes go down the ladder before their time.
     pub pressure: PressureBounds,
+    /// Attempts for which files are made ahead, once, as the executor starts; at most 1,024 count.
+    pub spares: usize,
 }
 
 impl Config {
@@ -61,6 +63,7 @@ impl Config {
             heartbeat_every: HEARTBEAT_EVERY,
             held_every: HELD_EVERY,
             pressure: PressureBounds::default(),
+            spares: 0,
         }
     }
 }

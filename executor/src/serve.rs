@@ -75,7 +75,12 @@ pub fn serve(
         empty_dir(&attempts_dir)?;
     }
     let spares_dir = config.data_dir.join(SPARES_DIR);
-    empty_dir(&spares_dir)?;
+    let of_spares = |action| {
+        let path = spares_dir.clone();
+        move |source| Error::DataDir { action, path, source }
+    };
+    private_dir::make(&spares_dir).map_err(of_spares("make"))?;
+    let spares = Arc::new(Spares::new(spares_dir.clone()).map_err(of_spares("list"))?);
     let layers_dir = census::layers_dir(&config.data_dir);
     private_dir::make(&layers_dir).map_err(|source| Error::DataDir {
         action: "make",
@@ -126,12 +131,13 @@ pub fn serve(
     let (adopting, adopted_by) = (Arc::clone(&workspaces), backends.clone());
     let (attempts, capture_bytes_max) = (attempts_dir.clone(), config.capture_bytes_max);
     let leases = lease.clone();
+    let spares_max = config.spares;
     let mut agent = Agent::new(Parts {
         book: Book::new(offered, config.reserves, now),
         config,
         backends,
         attempts_dir,
-        spares: Arc::new(Spares::new(spares_dir)),
+        spares: Arc::clone(&spares),
         workspaces,
         from_link,
         lease,
@@ -154,12 +160,18 @@ pub fn serve(
         let sampler = tokio::spawn(sample(data_dir, sampled, ended.clone()));
         let pressure = tokio::spawn(pressure::watch(Arc::clone(&sessions), bounds, ended.clone()));
         let calls = tokio::spawn(listener.serve(sessions, ended.clone()));
+        let stocking = ended.clone();
+        let stock = tokio::task::spawn_blocking(move || spares.stock(spares_max, || stocking.is_cancelled()));
         let ended_by = agent.run(agent_token).await;
         made_by.wind_up().await;
         ended.cancel();
-        for (name, task) in
-            [("link", link), ("sampler", sampler), ("sandboxes", calls), ("pressure", pressure)]
-        {
+        for (name, task) in [
+            ("link", link),
+            ("sampler", sampler),
+            ("sandboxes", calls),
+            ("pressure", pressure),
+            ("spares", stock),
+        ] {
             if let Err(error) = task.await {
                 tracing::error!(name, %error, "a task of the executor failed");
             }

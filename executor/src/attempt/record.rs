@@ -201,7 +201,7 @@ pub(crate) mod tests {
     pub fn spares(dir: &Path) -> Arc<Spares> {
         let dir = dir.join("spares");
         crate::private_dir::make(&dir).unwrap();
-        Arc::new(Spares::new(dir))
+        Arc::new(Spares::new(dir).unwrap())
     }
 
     /// A disk that is full for a while: what is written later can be read.

@@ -8,8 +8,10 @@
 use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::fd::AsRawFd as _;
+use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
+use std::time::Duration;
 
 use nix::libc;
 
@@ -19,12 +21,17 @@ use crate::private_dir;
 
 /// Directories, and files, that wait to be used again.
 const SPARES_MAX: usize = 1024;
+/// Made ahead before others have a turn, and for how long those have it.
+const STOCK_BATCH: usize = 16;
+const STOCK_PAUSE: Duration = Duration::from_millis(1);
 /// As the kernel numbers it; `libc` has it not.
 const F_SETSIG: libc::c_int = 10;
 
 #[derive(Debug)]
 pub(crate) struct Spares {
     dir: PathBuf,
+    /// The largest number of an executor before this one.
+    before: u64,
     free: Mutex<Free>,
 }
 
@@ -52,9 +59,89 @@ impl Free {
 }
 
 impl Spares {
-    /// They are kept in `dir`, which is empty, on the file system of the attempts.
-    pub fn new(dir: PathBuf) -> Self {
-        Self { dir, free: Mutex::default() }
+    /// They are kept in `dir`, on the file system of the attempts. What lies there already waits for
+    /// [`stock`](Self::stock). Blocks.
+    pub fn new(dir: PathBuf) -> io::Result<Self> {
+        let mut before = 0;
+        for entry in std::fs::read_dir(&dir)? {
+            let number = entry?.file_name().to_str().and_then(|name| name.parse().ok());
+            before = before.max(number.unwrap_or(0));
+        }
+        Ok(Self { dir, before, free: Mutex::new(Free { number: before, ..Free::default() }) })
+    }
+
+    /// Takes in what an executor before this one left, then makes directories and files until there are `most` of
+    /// each. Blocks, with pauses, until that is done or `is_ended`.
+    pub fn stock(&self, most: usize, is_ended: impl Fn() -> bool) {
+        if let Err(error) = self.stock_up(most.min(SPARES_MAX), is_ended) {
+            tracing::warn!(dir = %self.dir.display(), %error, "no files of attempts are made ahead");
+        }
+    }
+
+    fn stock_up(&self, most: usize, is_ended: impl Fn() -> bool) -> io::Result<()> {
+        let mut worked = 0;
+        let mut goes_on = || {
+            worked += 1;
+            if worked % STOCK_BATCH == 0 {
+                std::thread::sleep(STOCK_PAUSE);
+            }
+            !is_ended()
+        };
+        for entry in std::fs::read_dir(&self.dir)? {
+            let path = entry?.path();
+            let number = path.file_name().and_then(|name| name.to_str()?.parse::<u64>().ok());
+            if number.is_some_and(|number| number > self.before) {
+                continue;
+            }
+            if !goes_on() {
+                return Ok(());
+            }
+            self.inherit(path)?;
+        }
+        for kind in [Kind::Dir, Kind::File] {
+            while goes_on() && self.make_spare(kind, most)? {}
+        }
+        Ok(())
+    }
+
+    /// What an executor left there, perhaps one that was killed before it had emptied it.
+    fn inherit(&self, path: PathBuf) -> io::Result<()> {
+        let (kind, is_spare) = match std::fs::symlink_metadata(&path)?.is_dir() {
+            true => (Kind::Dir, empties(&path).unwrap_or(false)),
+            false => (Kind::File, empty(&path).unwrap_or(false)),
+        };
+        if is_spare {
+            let mut free = lock(&self.free);
+            if free.of(kind).len() < SPARES_MAX {
+                free.of(kind).push(path);
+                return Ok(());
+            }
+        }
+        match kind {
+            Kind::Dir => std::fs::remove_dir_all(path),
+            Kind::File => std::fs::remove_file(path),
+        }
+    }
+
+    /// False: there are enough.
+    fn make_spare(&self, kind: Kind, most: usize) -> io::Result<bool> {
+        let Some(path) = self.next(kind, most) else { return Ok(false) };
+        match kind {
+            Kind::Dir => private_dir::make(&path)?,
+            Kind::File => drop(OpenOptions::new().append(true).create_new(true).open(&path)?),
+        }
+        lock(&self.free).of(kind).push(path);
+        Ok(true)
+    }
+
+    /// A place for one more. None: there are `most`.
+    fn next(&self, kind: Kind, most: usize) -> Option<PathBuf> {
+        let mut free = lock(&self.free);
+        if free.of(kind).len() >= most {
+            return None;
+        }
+        free.number += 1;
+        Some(self.dir.join(free.number.to_string()))
     }
 
     /// Makes the directory of an attempt, for its owner alone. Blocks.
@@ -108,15 +195,7 @@ impl Spares {
 
     /// Under a name where nobody opens it any more. None: there are enough.
     fn take_in(&self, kind: Kind, path: &Path) -> Option<PathBuf> {
-        let number = {
-            let mut free = lock(&self.free);
-            if free.of(kind).len() >= SPARES_MAX {
-                return None;
-            }
-            free.number += 1;
-            free.number
-        };
-        let taken = self.dir.join(number.to_string());
+        let taken = self.next(kind, SPARES_MAX)?;
         match std::fs::rename(path, &taken) {
             Ok(()) => Some(taken),
             // Removed as ever: then it shows whether it is there at all.
@@ -147,10 +226,10 @@ fn empties(dir: &Path) -> io::Result<bool> {
     Ok(true)
 }
 
-/// Empties a file that nobody else has open. False: somebody has, or that cannot be told here.
+/// Empties a file that nobody else has open. False: somebody has, or that cannot be told here. A link is an error.
 fn empty(path: &Path) -> io::Result<bool> {
-    let file = OpenOptions::new().write(true).open(path)?;
-    if is_shared(&file) {
+    let file = OpenOptions::new().write(true).custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK).open(path)?;
+    if !file.metadata()?.is_file() || is_shared(&file) {
         return Ok(false);
     }
     if file.metadata()?.len() > 0 {
@@ -179,7 +258,7 @@ fn is_shared(file: &File) -> bool {
 #[cfg(test)]
 mod tests {
     use std::io::{Read as _, Write as _};
-    use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _, PermissionsExt as _};
+    use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 
     use super::*;
 
@@ -194,7 +273,7 @@ mod tests {
         let (spare, attempts) = (root.path().join("spares"), root.path().join("attempts"));
         private_dir::make(&spare).unwrap();
         private_dir::make(&attempts).unwrap();
-        Place { spares: Spares::new(spare), attempts, _root: root }
+        Place { spares: Spares::new(spare).unwrap(), attempts, _root: root }
     }
 
     /// As an attempt leaves it.
@@ -299,6 +378,62 @@ mod tests {
         }
         let broken = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(&path).unwrap_err();
         assert_eq!(broken.kind(), io::ErrorKind::WouldBlock);
+    }
+
+    #[test]
+    fn files_are_made_ahead_and_are_as_those_made_when_they_are_needed() {
+        let place = place();
+        place.spares.stock(3, || true);
+        assert_eq!(std::fs::read_dir(&place.spares.dir).unwrap().count(), 0, "it had ended");
+        place.spares.stock(3, || false);
+        assert_eq!(std::fs::read_dir(&place.spares.dir).unwrap().count(), 6);
+        let late = place.attempts.join("late");
+        private_dir::make(&late).unwrap();
+        drop(OpenOptions::new().append(true).create(true).open(late.join("f")).unwrap());
+        let facts = |path: &Path| {
+            let found = std::fs::metadata(path).unwrap();
+            (found.permissions().mode(), found.uid(), found.len() * u64::from(found.is_file()))
+        };
+        for n in 0..3 {
+            let dir = place.attempts.join(format!("job-{n}"));
+            place.spares.make_dir(&dir).unwrap();
+            drop(place.spares.append(&dir.join("f")).unwrap());
+            assert_eq!((facts(&dir), facts(&dir.join("f"))), (facts(&late), facts(&late.join("f"))));
+        }
+        assert_eq!(std::fs::read_dir(&place.spares.dir).unwrap().count(), 0);
+    }
+
+    /// By one that was killed while it took in what it had not emptied yet.
+    #[test]
+    fn what_an_executor_before_left_is_taken_in_empty() {
+        let place = place();
+        let (first, inode) = used(&place, "job-1");
+        std::fs::rename(&first, place.spares.dir.join("7")).unwrap();
+        std::fs::write(place.spares.dir.join("9"), "secrets of a record").unwrap();
+        let (second, _) = used(&place, "job-2");
+        std::fs::write(second.join("input-0"), "x").unwrap();
+        std::fs::rename(&second, place.spares.dir.join("8")).unwrap();
+        let elsewhere = place.attempts.join("elsewhere");
+        std::fs::write(&elsewhere, "not a spare").unwrap();
+        std::os::unix::fs::symlink(&elsewhere, place.spares.dir.join("stray")).unwrap();
+        let spares = Spares::new(place.spares.dir.clone()).unwrap();
+        // Taken in meanwhile, under a name that nothing else has.
+        let (third, _) = used(&place, "job-3");
+        spares.remove_dir(&third).unwrap();
+        assert!(place.spares.dir.join("10").exists());
+        spares.stock(0, || false);
+        let mut found: Vec<_> =
+            std::fs::read_dir(&spares.dir).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+        found.sort();
+        assert_eq!(found, ["10", "7", "9"]);
+        let again = place.attempts.join("again");
+        spares.make_dir(&again).unwrap();
+        assert_eq!(std::fs::metadata(&again).unwrap().ino(), inode);
+        spares.make_dir(&place.attempts.join("third")).unwrap();
+        assert!(lock(&spares.free).dirs.is_empty(), "each waits once");
+        assert_eq!(std::fs::read(capture::path(&again, Stream::Stdout)).unwrap(), b"");
+        assert_eq!(spares.append(&place.attempts.join("record")).unwrap().metadata().unwrap().len(), 0);
+        assert_eq!(std::fs::read(&elsewhere).unwrap(), b"not a spare");
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! What a call on a sandbox is told when it is refused: a code of docs/errors.md, what, and what to do.
 
+use nix::libc;
 use rollout::text::shown;
 use rollout_wire::{CODE_METADATA, HINT_METADATA};
 use tonic::metadata::{MetadataMap, MetadataValue};
@@ -66,6 +67,8 @@ codes! {
     WorkspaceFull "workspace_full" ResourceExhausted "remove something, or ask for a larger limit.disk";
     /// The program, its directory or its user is not there.
     CommandNotStarted "command_not_started" FailedPrecondition "";
+    /// It has as many processes as it may have, or no memory for another.
+    ProcessLimit "process_limit" ResourceExhausted "end some of its processes, or create one with larger limits of pids and memory";
     /// No process of that name waits for its client.
     ExecLost "exec_lost" FailedPrecondition "look at what it would have done; what it did by then stays";
     /// Nothing listens there.
@@ -149,6 +152,12 @@ impl From<SpawnError> for Refusal {
             }
             SpawnError::Setup { source, .. } if source.kind() == std::io::ErrorKind::QuotaExceeded => {
                 Code::TooManyCalls
+            }
+            // As the kernel refuses a fork within the limits of the sandbox.
+            SpawnError::Setup { source, .. }
+                if matches!(source.raw_os_error(), Some(libc::EAGAIN | libc::ENOMEM)) =>
+            {
+                Code::ProcessLimit
             }
             SpawnError::Setup { .. } => Code::StartFailed,
             SpawnError::Dead { .. } => Code::SandboxEnded,

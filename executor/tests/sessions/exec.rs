@@ -9,6 +9,7 @@ use crate::driver::{Driven, Lab, code, shell};
 
 crate::sessions![
     a_process_is_fed_and_heard_while_it_runs,
+    what_its_limits_keep_from_starting_is_refused_so,
     a_terminal_is_driven,
     a_client_that_goes_away_takes_the_tree_along,
     a_detached_process_goes_on_alone,
@@ -231,6 +232,18 @@ async fn a_named_process_is_begun_once(lab: &mut Lab) {
     assert_eq!(code(&Exec::new(&sandbox, absent).await.err().unwrap()), "command_not_started");
     let (out, _, ended) = Exec::new(&sandbox, named("absent", "echo now")).await.unwrap().rest_named().await;
     assert_eq!((out.as_slice(), ended.exit_code), (&b"now\n"[..], Some(0)));
+    lab.finish(&sandbox).await;
+}
+
+async fn what_its_limits_keep_from_starting_is_refused_so(lab: &mut Lab) {
+    let sandbox = lab.sandbox().await;
+    let full = "i=0; while [ $i -lt 200 ]; do sleep 1000 <&- >&- 2>&- & i=$((i+1)); done";
+    let mut bomb = Exec::new(&sandbox, start(&sandbox, full)).await.unwrap();
+    while bomb.outputs.message().await.unwrap().is_some() {}
+    let refused = Exec::new(&sandbox, start(&sandbox, "true")).await.err().unwrap();
+    assert_eq!(code(&refused), "process_limit", "{refused:?}");
+    let recorded = sandbox.done("none", shell("true")).await;
+    assert_eq!(recorded.code, "process_limit", "{recorded:?}");
     lab.finish(&sandbox).await;
 }
 

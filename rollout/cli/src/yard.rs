@@ -100,7 +100,7 @@ impl Yard {
     ) -> Result<Self, Error> {
         let mut yard = Self::scheduler(data_dir, &[], blobs).await?;
         let url = socket_url(data_dir)?.to_string();
-        match start_executor(data_dir, &url, LOCAL, capacity, pressure) {
+        match start_executor(data_dir, &url, LOCAL, capacity, pressure, 0) {
             Ok(executor) => yard.parts.insert(0, executor),
             Err(error) => {
                 if let Err(error) = yard.stop().await {
@@ -149,7 +149,7 @@ impl Yard {
         pressure: Pressure,
     ) -> Result<Self, Error> {
         raise_descriptors();
-        let executor = start_executor(data_dir, scheduler, name, capacity, pressure)?;
+        let executor = start_executor(data_dir, scheduler, name, capacity, pressure, NODE_SPARES)?;
         Ok(Self { parts: vec![executor], urls: Vec::new() })
     }
 
@@ -204,12 +204,16 @@ fn flat(ended: Result<Result<(), Error>, tokio::task::JoinError>) -> Result<(), 
 /// In a data directory: images of `rollyard image`.
 pub const IMAGES_DIR: &str = "images";
 
+/// Attempts for which a node of its own has files made before they come: a burst is that large.
+const NODE_SPARES: usize = 1_000;
+
 fn start_executor(
     data_dir: &Path,
     scheduler: &str,
     name: &str,
     capacity: &Capacity,
     pressure: Pressure,
+    spares: usize,
 ) -> Result<Part, Error> {
     let bad = |what: &str, error: Boxed| Error::Service {
         code: "bad_input",
@@ -229,6 +233,7 @@ fn start_executor(
     let backends = Backends::from(Arc::clone(&made)).with(Arc::new(FnCall::start(made)));
     let mut config = executor::Config::new(node, node_dir, scheduler);
     config.images_dir = Some(data_dir.join(IMAGES_DIR));
+    config.spares = spares;
     let Capacity { cpu, memory, disk } = *capacity;
     config.capacity = CapacityOverrides { cpu, memory, disk, sandboxes: None };
     (config.reserves, config.pressure) = (reserves, pressure);
