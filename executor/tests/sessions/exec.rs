@@ -237,9 +237,10 @@ async fn a_named_process_is_begun_once(lab: &mut Lab) {
 
 async fn what_its_limits_keep_from_starting_is_refused_so(lab: &mut Lab) {
     let sandbox = lab.sandbox().await;
-    let full = "i=0; while [ $i -lt 200 ]; do sleep 1000 <&- >&- 2>&- & i=$((i+1)); done";
+    // The last one is in the place of the shell that could fork no more.
+    let full = "(i=0; while [ $i -lt 200 ]; do sleep 1000 & i=$((i+1)); done) 2>/dev/null; sleep 1000 & echo full; read x";
     let mut bomb = Exec::new(&sandbox, start(&sandbox, full)).await.unwrap();
-    while bomb.outputs.message().await.unwrap().is_some() {}
+    bomb.until("full\n").await;
     let refused = Exec::new(&sandbox, start(&sandbox, "true")).await.err().unwrap();
     assert_eq!(code(&refused), "process_limit", "{refused:?}");
     let recorded = sandbox.done("none", shell("true")).await;
