@@ -12,7 +12,8 @@ crate::cases![
     "01" pagemap_tells_no_frame_of_the_machine,
 ];
 
-const SECRET: [&str; 17] = [
+const SECRET: [&str; 18] = [
+    "cmdline",
     "kcore",
     "kallsyms",
     "keys",

@@ -8,6 +8,8 @@ use crate::lab::{Done, LOOP_DISK, Lab, MIB, said, shell, start_as};
 crate::cases![
     "09" every_kind_of_memory_ends_at_the_limit_inside,
     "09" the_page_cache_of_files_is_reclaimed_and_kills_nobody,
+    "09" what_waits_in_sockets_is_bounded_and_arrives_within_the_bound,
+    "09" the_host_lends_no_room_for_filters_and_errors_of_sockets,
 ];
 
 const BOMB: &str = r#"
@@ -98,6 +100,84 @@ async fn the_page_cache_of_files_is_reclaimed_and_kills_nobody(lab: &Lab) -> Don
     assert_eq!(stats.oom_kills, Some(0), "{stats:?}");
     assert!(stats.memory_peak.unwrap() <= Bytes(33 * MIB), "{stats:?}");
     assert!(stats.disk_used.unwrap() >= Bytes(200 * MIB), "{stats:?}");
+    sandbox.end().await;
+    Ok(())
+}
+
+/// Fills sockets that nobody reads, then says how many bytes there were to read.
+const UNREAD: &str = r#"
+#include <arpa/inet.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/socket.h>
+#include <unistd.h>
+int main(int argc, char **argv) {
+  static char bytes[60000];
+  static int fds[4000];
+  int sockets = atoi(argv[1]);
+  long sum = 0;
+  for (int i = 0; i < sockets; i++) {
+    struct sockaddr_in at = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    socklen_t len = sizeof at;
+    fds[i] = socket(AF_INET, SOCK_DGRAM, 0);
+    int from = socket(AF_INET, SOCK_DGRAM, 0);
+    if (fds[i] < 0 || from < 0) return 9;
+    if (bind(fds[i], (void *)&at, len) || getsockname(fds[i], (void *)&at, &len)) return 8;
+    for (int n = 0; n < 3; n++) sendto(from, bytes, sizeof bytes, MSG_DONTWAIT, (void *)&at, len);
+    close(from);
+  }
+  for (int i = 0; i < sockets; i++)
+    for (long n; (n = recv(fds[i], bytes, sizeof bytes, MSG_DONTWAIT)) > 0;) sum += n;
+  printf("%ld\n", sum);
+  return 0;
+}
+"#;
+
+async fn what_waits_in_sockets_is_bounded_and_arrives_within_the_bound(lab: &Lab) -> Done {
+    let sandbox = lab.sandbox_with(|spec| spec.limits.memory = Bytes(64 * MIB)).await;
+    lab.program(&sandbox, "unread", UNREAD).await;
+    let few = said(&sandbox, "/workspace/unread 20").await;
+    assert_eq!(few, (20 * 3 * 60_000).to_string(), "what programs do");
+    // 300 MB, unless something holds them back.
+    let many: u64 = said(&sandbox, "/workspace/unread 2000").await.parse().unwrap();
+    assert!((4 * MIB..=64 * MIB).contains(&many), "{many} bytes waited");
+    sandbox.end().await;
+    Ok(())
+}
+
+/// The host compiles filters of sockets into room that all sandboxes share, and charges nobody for what waits in error
+/// queues.
+const OPTIONS: &str = r#"
+#include <arpa/inet.h>
+#include <errno.h>
+#include <linux/filter.h>
+#include <stdio.h>
+#include <sys/socket.h>
+#include <unistd.h>
+int main(void) {
+  struct sock_filter accept[] = {{0x06, 0, 0, 0xffff}};
+  struct sock_fprog filter = {1, accept};
+  int one = 1, s = socket(AF_INET, SOCK_DGRAM, 0);
+  int attached = setsockopt(s, SOL_SOCKET, SO_ATTACH_FILTER, &filter, sizeof filter) ? errno : 0;
+  int queue = setsockopt(s, IPPROTO_IP, 11, &one, sizeof one) ? errno : 0;
+  struct sockaddr_in shut = {.sin_family = AF_INET, .sin_port = htons(9), .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+  connect(s, (void *)&shut, sizeof shut);
+  send(s, "x", 1, 0);
+  usleep(20000);
+  char byte;
+  int told = recv(s, &byte, 1, MSG_DONTWAIT) < 0 ? errno : 0;
+  int queued = recv(s, &byte, 1, MSG_ERRQUEUE | MSG_DONTWAIT) < 0 ? errno : 0;
+  int other = setsockopt(s, SOL_SOCKET, SO_RCVBUF, &one, sizeof one) ? errno : 0;
+  printf("%d %d %d %d %d\n", attached, queue, told, queued, other);
+  return 0;
+}
+"#;
+
+async fn the_host_lends_no_room_for_filters_and_errors_of_sockets(lab: &Lab) -> Done {
+    let sandbox = lab.sandbox().await;
+    lab.program(&sandbox, "options", OPTIONS).await;
+    // EPERM; done, as the resolver wants it; ECONNREFUSED all the same; EAGAIN: nothing is queued; done.
+    assert_eq!(said(&sandbox, "/workspace/options").await, "1 0 111 11 0");
     sandbox.end().await;
     Ok(())
 }

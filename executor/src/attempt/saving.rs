@@ -83,7 +83,7 @@ impl<'a> Saver<'a> {
             match saved {
                 Ok(saved) => outcome.checkpoint = Some(saved.checkpoint),
                 Err(SaveError::Refused(problem)) => self.refuse(outcome, &problem),
-                Err(error @ (SaveError::TooSlow(_) | SaveError::Storage(_))) => {
+                Err(error @ (SaveError::TooSlow(_) | SaveError::Storage(_) | SaveError::Over)) => {
                     fail(outcome, Failure::new(FailureCode::StorageFailed, error.to_string()));
                 }
             }

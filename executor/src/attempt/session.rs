@@ -26,7 +26,6 @@ use crate::sessions::{
     ActionLog, Ending, FREEZE_TIMEOUT, Leaving, Live, NOTE_EVERY, Parts, Paused, SAVED_QUEUE_MAX,
 };
 use crate::storage::chain;
-use crate::workspace::SaveError;
 
 /// Between two looks at the kernel's counters.
 const SAMPLE_EVERY: Duration = Duration::from_secs(5);
@@ -367,9 +366,7 @@ impl Session<'_> {
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             ticks.tick().await;
-            if let Err(error @ (SaveError::Refused(_) | SaveError::TooSlow(_) | SaveError::Storage(_))) =
-                live.save().await
-            {
+            if let Err(error) = live.save().await {
                 tracing::info!(attempt = %self.order.attempt, %error, "checkpoint skipped");
             }
         }

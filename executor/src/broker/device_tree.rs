@@ -78,7 +78,8 @@ pub fn masks() -> io::Result<OwnedFd> {
 }
 
 /// Files and directories of /proc that tell of the host or act on it, beneath `/proc`.
-const MASKED_FILES: [&CStr; 20] = [
+const MASKED_FILES: [&CStr; 21] = [
+    c"cmdline",
     c"kcore",
     c"kallsyms",
     c"keys",

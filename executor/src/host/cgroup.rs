@@ -50,6 +50,9 @@ pub const SWAP_V1: &CStr = c"memory.memsw.limit_in_bytes";
 pub const SWAP_V2: &CStr = c"memory.swap.max";
 /// Of a group of processor time, on v1 and v2 alike.
 pub const CPU_IDLE: &str = "cpu.idle";
+/// What waits in the sockets of a sandbox may be this part of its memory limit, beside it, and no more than that.
+const SOCKETS_PART: u64 = 4;
+const SOCKETS_MAX: u64 = 64 << 20;
 /// No page of memory is larger.
 const PAGE_MAX: u64 = 64 << 10;
 /// A control file is never longer.
@@ -150,6 +153,11 @@ pub struct Tree {
 const MEMORY: usize = 0;
 const CPU: usize = 1;
 const PIDS: usize = 2;
+
+/// The limit of buffers of sockets, where it is one of its own.
+fn socket_buffers(memory: Bytes) -> Bytes {
+    Bytes((memory.0 / SOCKETS_PART).min(SOCKETS_MAX))
+}
 
 /// The file and the value that give the group of all sandboxes its part of the processor time.
 fn weight(cpus: usize, is_v1: bool) -> (&'static str, u64) {
@@ -269,6 +277,12 @@ impl Tree {
                 Ok(()) => {}
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {}
                 Err(_) => self.write(MEMORY, id, "memory.memsw.limit_in_bytes", &memory)?,
+            }
+            // What waits in sockets is counted apart, and not at all before it has a limit.
+            let sockets = socket_buffers(limits.memory).0.to_string();
+            match self.write(MEMORY, id, "memory.kmem.tcp.limit_in_bytes", &sockets) {
+                Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+                other => other?,
             }
         } else {
             self.write(MEMORY, id, "memory.max", &memory)?;

@@ -149,6 +149,23 @@ const DENIED_FCNTLS: &[u32] = &[
     1040, // F_SETDELEG
 ];
 
+const SOL_SOCKET: u32 = 1;
+const IPPROTO_IP: u32 = 0;
+const IPPROTO_IPV6: u32 = 41;
+
+/// Options of sockets, by level, and what setting them is answered.
+///
+/// Filters of sockets are compiled into room that the whole host shares (`net.core.bpf_jit_limit`), and without any
+/// of it left no sandbox could load the filter that is built here. What waits in the error queue of a socket is
+/// charged to nobody. The resolver of glibc asks for that queue and gives up where it is refused, and does without
+/// where it stays empty: so to ask for it is answered with success, and changes nothing.
+const DENIED_OPTIONS: &[(u32, &[u32], i32)] = &[
+    // SO_ATTACH_FILTER, SO_ATTACH_BPF, SO_ATTACH_REUSEPORT_CBPF, SO_ATTACH_REUSEPORT_EBPF.
+    (SOL_SOCKET, &[26, 50, 51, 52], libc::EPERM),
+    (IPPROTO_IP, &[11], 0),   // IP_RECVERR
+    (IPPROTO_IPV6, &[25], 0), // IPV6_RECVERR
+];
+
 const fn step(code: u16, k: u32, jt: u8, jf: u8) -> libc::sock_filter {
     libc::sock_filter { code, jt, jf, k }
 }
@@ -212,6 +229,17 @@ pub fn program() -> Vec<libc::sock_filter> {
     }
     fcntl.push(allow);
     judge(&mut out, libc::SYS_fcntl, &fcntl);
+    let mut setsockopt = vec![step(LOAD, at_argument(1), 0, 0)];
+    for (level, options, answer) in DENIED_OPTIONS {
+        let mut of_level = vec![step(LOAD, at_argument(2), 0, 0)];
+        for option in *options {
+            of_level.extend([step(JEQ, *option, 0, 1), errno(*answer)]);
+        }
+        of_level.push(allow);
+        judge_value(&mut setsockopt, *level, &of_level);
+    }
+    setsockopt.push(allow);
+    judge(&mut out, libc::SYS_setsockopt, &setsockopt);
     out.push(allow);
     out
 }
@@ -234,9 +262,14 @@ fn refuse(calls: &[(u32, i32)]) -> Vec<libc::sock_filter> {
 
 /// Appends `body`, which returns on every path, for `call` alone.
 fn judge(out: &mut Vec<libc::sock_filter>, call: i64, body: &[libc::sock_filter]) {
+    judge_value(out, number(call), body);
+}
+
+/// The same, for what was loaded last.
+fn judge_value(out: &mut Vec<libc::sock_filter>, value: u32, body: &[libc::sock_filter]) {
     // Bodies are short by construction; one past 255 would never match, and a test would see it.
     let skip = u8::try_from(body.len()).unwrap_or(u8::MAX);
-    out.push(step(JEQ, number(call), 0, skip));
+    out.push(step(JEQ, value, 0, skip));
     out.extend_from_slice(body);
 }
 
@@ -306,6 +339,7 @@ mod tests {
             libc::SYS_socketpair,
             libc::SYS_ioctl,
             libc::SYS_fcntl,
+            libc::SYS_setsockopt,
         ];
         for call in (0..=i64::from(LAST_CALL)).filter(|call| !judged.contains(call)) {
             let expected = match call {
@@ -314,6 +348,27 @@ mod tests {
                 _ => RET_ALLOW,
             };
             assert_eq!(native(call, [u64::MAX; 6]), expected, "call {call}");
+        }
+    }
+
+    #[test]
+    fn options_that_take_of_the_host_are_refused_and_others_are_not() {
+        const DONE: u32 = RET_ERRNO;
+        for (level, option, expected) in [
+            (1, 26, EPERM),
+            (1, 50, EPERM),
+            (1, 51, EPERM),
+            (1, 52, EPERM),
+            (0, 11, DONE),
+            (41, 25, DONE),
+            (1, 11, RET_ALLOW),
+            (1, 8, RET_ALLOW),
+            (0, 26, RET_ALLOW),
+            (6, 26, RET_ALLOW),
+            (41, 26, RET_ALLOW),
+        ] {
+            let answer = native(libc::SYS_setsockopt, [3, GARBAGE | level, GARBAGE | option, 0, 0, 0]);
+            assert_eq!(answer, expected, "level {level} option {option}");
         }
     }
 

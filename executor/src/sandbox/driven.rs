@@ -116,6 +116,8 @@ pub enum EntryKind {
     Fifo,
     Socket,
     Device,
+    /// Its name is not UTF-8, and no path leads to it: what is told for its name has the bytes escaped.
+    NotUtf8,
 }
 
 impl EntryKind {
@@ -127,6 +129,7 @@ impl EntryKind {
             Self::Fifo => "fifo",
             Self::Socket => "socket",
             Self::Device => "device",
+            Self::NotUtf8 => "not_utf8",
         }
     }
 }

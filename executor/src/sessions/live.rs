@@ -486,19 +486,18 @@ impl Live {
 
     /// Saves the files while processes stand still for a moment.
     pub(crate) async fn save(self: &Arc<Self>) -> Result<Checkpoint, SaveError> {
-        let gone = || SaveError::TooSlow("the session is over".to_owned());
         let mut last = self.last_saved.lock().await;
-        let lent = self.lend_as_it_is().await.map_err(|_| gone())?;
+        let lent = self.lend_as_it_is().await.map_err(|_| SaveError::Over)?;
         let saving = Saving {
             workspaces: &self.tools.workspaces,
             storage: &self.tools.storage,
             tasks: &self.tools.stragglers,
-            sandbox: lent.sandbox().map_err(|_| gone())?,
+            sandbox: lent.sandbox().map_err(|_| SaveError::Over)?,
             dir: &self.dir,
             disk_limit: self.step.resources.limit.disk,
         };
         let saved = tokio::select! {
-            () = self.closed.cancelled() => return Err(gone()),
+            () = self.closed.cancelled() => return Err(SaveError::Over),
             saved = save(saving, Some(FREEZE_MAX), last.as_ref()) => saved?,
         };
         if saved.layer != *last || last.is_none() {
@@ -514,7 +513,7 @@ impl Live {
         let after = HAND_OVER_TIMEOUT.as_secs();
         match given {
             Ok(Ok(())) => Ok(()),
-            Ok(Err(_)) => Err(SaveError::TooSlow("the session is over".to_owned())),
+            Ok(Err(_)) => Err(SaveError::Over),
             Err(_) => {
                 let words = format!(
                     "{SAVED_QUEUE_MAX} checkpoints wait to be reported (SAVED_QUEUE_MAX), after {after}s too"

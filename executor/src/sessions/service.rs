@@ -433,6 +433,7 @@ impl Sandboxes for Service {
                 SaveError::Refused(_) => SandboxCode::WrongKindOfFile,
                 SaveError::TooSlow(_) => SandboxCode::TooManyCalls,
                 SaveError::Storage(_) => SandboxCode::StorageFailed,
+                SaveError::Over => SandboxCode::SandboxEnded,
             };
             Refusal::new(code, error.to_string())
         })?;

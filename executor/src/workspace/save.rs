@@ -48,6 +48,8 @@ pub(crate) enum SaveError {
     TooSlow(String),
     #[error("{0}")]
     Storage(String),
+    #[error("the session is over")]
+    Over,
 }
 
 /// Packs the workspace and stores it. `freeze`: what runs in it stands still meanwhile, for at most

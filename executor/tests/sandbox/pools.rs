@@ -193,9 +193,10 @@ async fn nothing_of_the_last_sandbox_shows_in_a_memory_group_that_is_handed_on(l
     fs::create_dir(&fresh).unwrap();
     for dir in [&fresh, &reset] {
         fs::write(dir.join("memory.limit_in_bytes"), "67108864").unwrap();
-        let with_swap = dir.join("memory.memsw.limit_in_bytes");
-        if with_swap.exists() {
-            fs::write(with_swap, "67108864").unwrap();
+        for other in ["memory.memsw.limit_in_bytes", "memory.kmem.tcp.limit_in_bytes"] {
+            if dir.join(other).exists() {
+                fs::write(dir.join(other), "67108864").unwrap();
+            }
         }
     }
     let (expected, found) = (told(&fresh), told(&reset));

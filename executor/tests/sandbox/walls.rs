@@ -19,6 +19,7 @@ async fn proc_tells_nothing_of_the_host_and_takes_nothing(lab: Lab) {
     let sandbox = lab.sandbox().await;
     for user in ["rollout", "root"] {
         for path in [
+            "cmdline",
             "kcore",
             "kallsyms",
             "keys",

@@ -127,7 +127,18 @@ pub(crate) async fn new_job(
     // Nothing of a sandbox is recorded.
     let table_root = match asked.sandbox {
         Some(_) => String::new(),
-        None => table_root(&plan, job, &asked.table_root)?,
+        None => {
+            let root = table_root(&plan, job, &asked.table_root)?;
+            let tried = root.clone();
+            let written = tokio::task::spawn_blocking(move || try_to_write(Path::new(&tried))).await;
+            written.map_err(std::io::Error::other).and_then(|written| written).map_err(|error| {
+                let problem =
+                    format!("nothing can be written at `{}`: {error}", rollout::text::shown(&root, 120));
+                ApiError::bad_request("table_root", problem)
+                    .hint("name a directory of the scheduler's machine that it can make and write in")
+            })?;
+            root
+        }
     };
     let document_bytes = asked.document.len();
     let (facts, groups_total, named) =
@@ -300,6 +311,15 @@ fn table_root(plan: &JobPlan, job: JobId, asked: &str) -> Result<String, ApiErro
         .hint("rename the directory"));
     }
     Ok(path.to_owned())
+}
+
+/// Makes something beside where the tables will lie, and removes it: rows that can never be written would keep
+/// their job from ending. Blocks.
+fn try_to_write(root: &Path) -> std::io::Result<()> {
+    let there = root.ancestors().find(|path| path.exists()).unwrap_or(Path::new("/"));
+    let probe = there.join(format!(".rollyard-probe-{:016x}", rand::rng().random::<u64>()));
+    std::fs::create_dir(&probe)?;
+    std::fs::remove_dir(probe)
 }
 
 /// The client files the spec names: sent with it, stored, and of the size they claim.

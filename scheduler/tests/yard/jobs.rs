@@ -213,9 +213,11 @@ async fn what_is_wrong_with_a_submit_is_said_before_anything_is_stored() {
     assert_eq!(diagnostics[0]["nearest"], "group", "{diagnostics}");
     assert!(bad.message().contains("gruop"));
     type Change<'a> = &'a dyn Fn(&mut v1::SubmitRequest);
-    let cases: [(&str, Change<'_>); 6] = [
+    let cases: [(&str, Change<'_>); 8] = [
         ("bad_request", &|r| r.idempotency_key = "A".to_owned()),
         ("bad_request", &|r| r.table_root = "relative".to_owned()),
+        ("bad_request", &|r| r.table_root = "/proc/self/tables".to_owned()),
+        ("bad_request", &|r| r.table_root = "/dev/null/tables".to_owned()),
         ("not_available_yet", &|r| r.table_root = "s3://bucket/x".to_owned()),
         ("table_root_missing", &|r| r.table_root = String::new()),
         ("spec_invalid", &|r| r.document = r.document.replace("{n: \"7\", want: \"49\"}", "{n: \"7\"}")),

@@ -164,7 +164,7 @@ class FileInfo:
 
     path: str
     kind: str
-    """file, directory, symlink, fifo, socket or device"""
+    """file, directory, symlink, fifo, socket or device; not_utf8: its name is no text, and is shown escaped"""
     size: int
     mode: int
     uid: int

@@ -1,6 +1,6 @@
 //! What is at a path, and files that are known again. All of it by descriptors, as its parent module.
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 use std::ffi::{CStr, CString};
 use std::fs::File;
 use std::io;
@@ -136,7 +136,7 @@ pub fn list(
     let opened = readable_dir(found.as_fd(), c".").map_err(failed)?;
     let mut listed = nix::dir::Dir::from_fd(opened).map_err(|error| failed(error.into()))?;
     // The first of those behind `after`, and one more to know whether there are others.
-    let mut names: BTreeSet<String> = BTreeSet::new();
+    let mut names: BTreeMap<String, CString> = BTreeMap::new();
     for (seen, name) in listed.iter().enumerate() {
         let name = name.map_err(|error| failed(error.into()))?;
         if seen > NAMES_MAX {
@@ -145,9 +145,17 @@ pub fn list(
         if name.file_name() == c"." || name.file_name() == c".." {
             continue;
         }
-        let name = name.file_name().to_str().map_err(|_| bad("a name in it is not UTF-8"))?;
-        if name > after {
-            names.insert(name.to_owned());
+        let name = name.file_name();
+        match name.to_str() {
+            Ok(shown) if shown > after => drop(names.insert(shown.to_owned(), name.to_owned())),
+            Ok(_) => {}
+            // Whoever lists the directory learns of it, and of everything else there.
+            Err(_) => {
+                let shown = name.to_bytes().escape_ascii().to_string();
+                if shown.as_str() > after {
+                    names.entry(shown).or_insert_with(|| name.to_owned());
+                }
+            }
         }
         if names.len() > entries_max + 1 {
             names.pop_last();
@@ -155,13 +163,17 @@ pub fn list(
     }
     let more = names.len() > entries_max;
     let mut page = Page { entries: Vec::with_capacity(names.len().min(entries_max)), more };
-    for name in names.iter().take(entries_max) {
-        let Ok(c_name) = CString::new(name.as_str()) else { continue };
+    for (shown, name) in names.iter().take(entries_max) {
         let flags = libc::O_PATH | libc::O_NOFOLLOW;
-        match open::beneath(found.as_fd(), &c_name, flags, 0, open::CONFINED)
-            .and_then(|found| entry(found.as_fd(), name, id_base))
+        match open::beneath(found.as_fd(), name, flags, 0, open::CONFINED)
+            .and_then(|found| entry(found.as_fd(), shown, id_base))
         {
-            Ok(entry) => page.entries.push(entry),
+            Ok(mut entry) => {
+                if shown.as_bytes() != name.to_bytes() {
+                    entry.kind = EntryKind::NotUtf8;
+                }
+                page.entries.push(entry);
+            }
             // It went between the two looks.
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
             Err(error) => return Err(failed(error)),
@@ -221,6 +233,31 @@ mod tests {
         fs::write(dir.path().join("secret"), "host bytes").unwrap();
         let fd = OwnedFd::from(File::open(dir.path().join("root")).unwrap());
         (dir, fd)
+    }
+
+    #[test]
+    fn a_name_that_is_no_text_hides_nothing_else() {
+        use std::os::unix::ffi::OsStrExt as _;
+        let (dir, fd) = root();
+        let at = |name: &[u8]| dir.path().join("root").join(std::ffi::OsStr::from_bytes(name));
+        for name in [&b"a"[..], b"b\xff\xfe", b"c", b"d\xff", b"d\\xff"] {
+            fs::write(at(name), "x").unwrap();
+        }
+        let mut found = Vec::new();
+        let mut after = String::new();
+        loop {
+            let page = list(fd.as_fd(), "/", "/", &after, 2, 0).unwrap().unwrap();
+            found.extend(page.entries.iter().map(|entry| (entry.path.clone(), entry.kind)));
+            let Some(last) = page.entries.last().filter(|_| page.more) else { break };
+            after.clone_from(&last.path);
+        }
+        let expected = [
+            ("a", EntryKind::File),
+            ("b\\xff\\xfe", EntryKind::NotUtf8),
+            ("c", EntryKind::File),
+            ("d\\xff", EntryKind::File),
+        ];
+        assert_eq!(found, expected.map(|(name, kind)| (name.to_owned(), kind)));
     }
 
     #[test]
