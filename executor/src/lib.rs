@@ -46,5 +46,5 @@ pub use backends::Backends;
 pub use capacity::{Capacity, Measured};
 pub use config::{Config, Endpoint};
 pub use error::Error;
-pub use serve::{Handle, serve};
+pub use serve::{Handle, check_free, serve};
 pub use sessions::SandboxCode;

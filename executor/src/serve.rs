@@ -195,6 +195,12 @@ async fn keep_until(backends: Backends, mut leases: watch::Receiver<Option<Lease
     }
 }
 
+/// Whether no executor has the data directory now. Asked before backends are made: those take over from an executor that
+/// is gone, and wait for one that is not.
+pub fn check_free(data_dir: &Path) -> Result<(), Error> {
+    lock(data_dir).map(drop)
+}
+
 fn lock(data_dir: &Path) -> Result<File, Error> {
     let failed = |action, path: &Path| {
         let path = path.to_owned();

@@ -145,3 +145,19 @@ def test_a_job_on_images_of_a_registry(yard, registry):
     moved = SPEC.replace("IMAGE:one", "IMAGE:three").replace("IMAGE", f"{registry}/tools/sh")
     refused = yard.call("run", yard.spec(moved), "--table", yard.table, ok=False)
     assert refused.returncode != 0 and "image_unresolved" in refused.stderr and "manifest unknown" in refused.stderr, refused.stderr
+
+
+def test_a_sandbox_begins_with_an_image_of_this_machine(yard, registry):
+    push(registry, "one", [tree(), named("one")])
+    yard.call("image", "pull", f"{registry}/tools/sh:one")
+    assert yard.data.stat().st_mode & 0o777 == 0o700, "the yard that is started there later acts as root"
+    (image,) = yard.json("image", "ls")
+    dev = yard.start("dev")
+    try:
+        lab.wait_until(lambda: yard.call("nodes", "--output", "quiet", ok=False).stdout, "a node")
+        small = ["--cpu", "10m", "--memory", "64Mi", "--limit-disk", "32Mi"]
+        made = yard.call("sandbox", "create", *small, "--image", image["reference"]).stdout.strip()
+        assert yard.call("exec", made, "cat", "/etc/which").stdout == "one\n"
+        yard.call("kill", made)
+    finally:
+        lab.end(dev)

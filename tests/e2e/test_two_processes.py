@@ -109,6 +109,22 @@ def test_without_an_executor_the_job_waits_and_explain_says_why(yard):
         lab.end(scheduler)
 
 
+def test_a_second_executor_on_a_data_directory_is_refused_at_once_and_ends_nothing(yard):
+    scheduler = yard.start("scheduler", "--listen", yard.socket)
+    lab.wait_until(lambda: yard.listens(), "the scheduler listens")
+    node = yard.start("executor", "--name", "n1", "--scheduler", yard.socket)
+    try:
+        lab.wait_until(lambda: yard.call("--yard", yard.socket, "nodes", "--output", "quiet").stdout, "a node")
+        second = yard.call("executor", "--name", "n2", "--scheduler", yard.socket, ok=False)
+        assert second.returncode == 1 and "data_dir_locked" in second.stderr, second.stderr
+        assert "does not hand over" not in second.stderr, "the broker of the first is left alone"
+        yard.call("--yard", yard.socket, "submit", yard.spec(HELLO), "--table", yard.table, "--wait")
+        assert len(yard.rows()) == 4
+    finally:
+        lab.end(node)
+        lab.end(scheduler)
+
+
 def test_a_tcp_address_beyond_loopback_is_refused(yard):
     done = yard.call("scheduler", "--listen", "0.0.0.0:0", ok=False)
     assert done.returncode != 0 and "listen_not_loopback" in done.stderr

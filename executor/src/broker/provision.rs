@@ -524,10 +524,19 @@ fn told(channel: BorrowedFd<'_>, sent: io::Result<()>) -> Result<(), Failed> {
     sent.map_err(|error| reported(channel).unwrap_or((Step::HandIn, Cause::Io(error))))
 }
 
+/// Of the kernel alone, which `libc` has not: a filter cannot be compiled.
+const ENOTSUPP: i32 = 524;
+
 /// What the child said before it ended, if it said anything.
 fn reported(channel: BorrowedFd<'_>) -> Option<Failed> {
     let (step, errno) = birth::failure(receive(channel, &mut [0; 16])?)?;
-    Some((step, Cause::Io(io::Error::from_raw_os_error(errno))))
+    let error = match (step, errno) {
+        (Step::Seccomp, ENOTSUPP) => {
+            io::Error::other("this host has no room left for compiled filters (net.core.bpf_jit_limit)")
+        }
+        _ => io::Error::from_raw_os_error(errno),
+    };
+    Some((step, Cause::Io(error)))
 }
 
 /// What waits on a channel, if anything does.

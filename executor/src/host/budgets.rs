@@ -25,7 +25,12 @@ pub const EPOLL_WATCHES: Budget = Budget { name: "fs.epoll.max_user_watches", wa
 /// All terminals of the host together.
 pub const TERMINALS: Budget = Budget { name: "kernel.pty.max", wanted: 65_536 };
 
-const ALL: [Budget; 5] = [INOTIFY_INSTANCES, INOTIFY_WATCHES, NET_NAMESPACES, EPOLL_WATCHES, TERMINALS];
+/// Bytes for the compiled filters of system calls of all sandboxes, and of what runs in them: without room no sandbox
+/// is made. All that the kernel gives on x86-64.
+pub const FILTERS: Budget = Budget { name: "net.core.bpf_jit_limit", wanted: 1_056_964_608 };
+
+const ALL: [Budget; 6] =
+    [INOTIFY_INSTANCES, INOTIFY_WATCHES, NET_NAMESPACES, EPOLL_WATCHES, TERMINALS, FILTERS];
 
 impl Budget {
     fn path(self) -> String {
@@ -40,7 +45,11 @@ impl Budget {
     /// The host's value if it is as much as is wanted or more, else what it could be raised from.
     fn raise(self) -> io::Result<Option<u64>> {
         let Some(found) = self.value().filter(|found| *found < self.wanted) else { return Ok(None) };
-        fs::write(self.path(), self.wanted.to_string())?;
+        match fs::write(self.path(), self.wanted.to_string()) {
+            // More than this kernel has at all.
+            Err(error) if error.kind() == io::ErrorKind::InvalidInput => return Ok(None),
+            written => written?,
+        }
         // The kernel may have taken less than it was given.
         if self.value().is_some_and(|now| now >= self.wanted) {
             Ok(Some(found))

@@ -41,7 +41,7 @@ codes! {
     /// A field of the request is out of its bounds.
     BadRequest "bad_request" InvalidArgument "";
     /// It was here and is over.
-    SandboxEnded "sandbox_ended" FailedPrecondition "create another, or claim the session that was started anew";
+    SandboxEnded "sandbox_ended" FailedPrecondition "create another; of a session step, claim the session that was started anew";
     /// The session is not held by this claim (any more).
     ClaimLost "claim_lost" FailedPrecondition "claim the session again; recorded actions stay";
     /// The action id was used with another payload.

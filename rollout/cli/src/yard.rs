@@ -227,6 +227,10 @@ fn start_executor(
     let reserves = Reserves::default();
     let pressure = PressureBounds::here(overrides(pressure), reserves).map_err(of_executor)?;
     let node_dir = data_dir.join(NODE_DIR);
+    // Anything else that is wrong is told by what needs it.
+    if let Err(locked @ executor::Error::DataDirLocked { .. }) = executor::check_free(&node_dir) {
+        return Err(of_executor(locked));
+    }
     let container = ContainerConfig { data_dir: node_dir.join(SANDBOXES_DIR) };
     let made = tokio::task::block_in_place(|| Container::start(&container)).map_err(of_container)?;
     let made = Arc::new(made);

@@ -45,7 +45,7 @@ pub(super) async fn pin(
     if let Some((_, first)) = named.iter().find(unsent) {
         let message = format!("image `{}` lies on the client's machine, and was not sent", shown(first, 200));
         let mut refused = ApiError::new(ApiCode::ImageUnsent, message)
-            .hint("send its blobs by PutBlob and its digest with the request, as `rollyard submit` does");
+            .hint("`rollyard submit` and `rollyard sandbox create` send it; then any client can name it as `stored:DIGEST`");
         // A client that does not read specs learns here what to send.
         refused.details =
             error::list(named.iter().filter(unsent).filter_map(|(_, text)| serde_json::to_vec(text).ok()));

@@ -5,6 +5,7 @@
 use std::collections::BTreeSet;
 use std::fs::{self, File, TryLockError};
 use std::io::{self, Write};
+use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
 
 use rollout::image::{Digest, ImageRef, Pick};
@@ -85,7 +86,8 @@ impl Library {
     /// The disk fails, or what is there is no library.
     pub fn open(root: &Path) -> Result<Self, Error> {
         for dir in [BLOBS_DIR, HELD_DIR] {
-            fs::create_dir_all(root.join(dir)).map_err(Error::io("make", root))?;
+            let made = fs::DirBuilder::new().recursive(true).mode(0o700).create(root.join(dir));
+            made.map_err(Error::io("make", root))?;
         }
         let path = root.join(LOCK_FILE);
         let lock = File::options().create(true).truncate(false).write(true).open(&path);

@@ -40,7 +40,7 @@ pub struct SandboxCreate {
     /// CPU to reserve [default: 500m]
     #[arg(long)]
     pub cpu: Option<String>,
-    /// Memory to reserve [default: 512Mi]
+    /// Memory to reserve, beside that of a disk limit up to 256Mi [default: 512Mi]
     #[arg(long)]
     pub memory: Option<String>,
     /// The most CPU [default: 2]

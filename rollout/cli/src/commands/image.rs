@@ -1,5 +1,6 @@
 //! `image`: the images of this machine, in the data directory. No yard is needed.
 
+use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
 
 use images::oci::layout::Layout;
@@ -157,9 +158,15 @@ async fn build(context: &Context, args: &args::ImageBuild) -> Result<ExitStatus,
     add_local(context, &ImageRef::Archive { path }, &name, Some(&name)).await
 }
 
+/// With the parents it lacks, each for its owner alone: the yard that is started there later trusts that.
+fn make_private(dir: &Path) -> Result<(), Error> {
+    let made = std::fs::DirBuilder::new().recursive(true).mode(0o700).create(dir);
+    made.map_err(|source| Error::WriteFile { path: dir.to_owned(), source })
+}
+
 /// Beside the library: a build may be larger than what is mounted at /tmp.
 fn scratch_dir(context: &Context) -> Result<PathBuf, Error> {
     let dir = context.data_dir.join("scratch");
-    std::fs::create_dir_all(&dir).map_err(|source| Error::WriteFile { path: dir.clone(), source })?;
+    make_private(&dir)?;
     Ok(dir)
 }

@@ -1,7 +1,9 @@
 //! `sandbox`, `fork`, `pause`, `resume`, `kill`: the life of a sandbox that a client created.
 
 use std::collections::BTreeMap;
+use std::path::Path;
 
+use rollout::image::ImageRef;
 use rollout_wire::v1::{
     CreateSandboxRequest, ForkSandboxRequest, GetSandboxRequest, KillSandboxesRequest, LifecycleReply,
     ListSandboxesRequest, PauseSandboxRequest, ResumeSandboxRequest,
@@ -16,7 +18,7 @@ use crate::args::sandboxes::{
 use crate::client::Client;
 use crate::error::Error;
 use crate::exit::ExitStatus;
-use crate::view;
+use crate::{local_images, view};
 
 /// Rows of one page.
 const PAGE_ROWS: u32 = 1000;
@@ -49,7 +51,7 @@ async fn create(context: &Context, args: &SandboxCreate) -> Result<ExitStatus, E
     let text = |field: &Option<String>| field.clone().unwrap_or_default();
     let request = CreateSandboxRequest {
         idempotency_key: args.idempotency_key.clone().unwrap_or_else(fresh_key),
-        image: args.image.clone(),
+        image: handed_in(&client, &args.image).await?,
         request_cpu: text(&args.cpu),
         request_memory: text(&args.memory),
         limit_cpu: text(&args.limit_cpu),
@@ -84,8 +86,18 @@ async fn create(context: &Context, args: &SandboxCreate) -> Result<ExitStatus, E
     Ok(ExitStatus::Success)
 }
 
+/// An image of this machine is sent, and named as the yard has it then.
+async fn handed_in(client: &Client, image: &str) -> Result<String, Error> {
+    if !image.parse::<ImageRef>().is_ok_and(|reference| reference.is_local()) {
+        return Ok(image.to_owned());
+    }
+    let mut pins = BTreeMap::new();
+    local_images::hand_in(client, Path::new("."), &[image.to_owned()], &mut pins).await?;
+    Ok(pins.remove(image).map_or_else(|| image.to_owned(), |pin| format!("stored:{}", pin.digest)))
+}
+
 fn asks_registry(image: &str) -> bool {
-    matches!(image.parse(), Ok(rollout::image::ImageRef::Registry(_)))
+    matches!(image.parse(), Ok(ImageRef::Registry(_)))
 }
 
 /// A field of the request that no value looks like, and its option.
