@@ -1,6 +1,6 @@
 //! What a process writes, taken by the executor through a pipe: the first bytes are kept in a
-//! file, which is made when the first of them comes, the rest is counted and dropped. The pipe is read until its last writer is gone, so a
-//! process never gets SIGPIPE and never blocks on a full pipe for long.
+//! file, which is made when the first of them comes; the rest is counted and dropped. The pipe is read
+//! until its last writer is gone, so a process never gets SIGPIPE and never blocks on a full pipe for long.
 //!
 //! The kernel moves the bytes from the pipe to the file in one call, which a kill does not tear: what has
 //! left the pipe is in the file, and the length of the file says how much that is. So an executor that
@@ -74,7 +74,7 @@ impl Capture {
     ) -> io::Result<(OwnedFd, OwnedFd, Self)> {
         let (read, write) = nix::unistd::pipe2(OFlag::O_CLOEXEC)?;
         let copy = read.try_clone()?;
-        // What an earlier capture left there, which is the rule for nobody: one look in a directory just made.
+        // Most often nothing is there: only the health checks of a step capture to one path again and again.
         if std::fs::metadata(&path).is_ok_and(|file| file.len() > 0) {
             let path = path.clone();
             tokio::task::spawn_blocking(move || empty(&path)).await.map_err(io::Error::other)??;
